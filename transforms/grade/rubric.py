@@ -1,0 +1,46 @@
+"""From what the tests said to one reward."""
+
+import math
+from dataclasses import dataclass
+
+from pydantic import Field, model_validator
+
+from sandboxes.declared import Declared
+from transforms.episode import CaseResult
+from transforms.grade.outcomes import Outcome
+
+
+class RubricSpec(Declared):
+    """Weights of the reward's components. The reward is their weighted sum, in 0 .. 1."""
+
+    all_passed: float = Field(1.0, ge=0, le=1)
+    """Weight of 1.0 when every case passed."""
+
+    test_share: float = Field(0.0, ge=0, le=1)
+    """Weight of the share of hidden cases passed. Above 0 a wrong program earns part of the reward."""
+
+    @model_validator(mode="after")
+    def _sums_to_one(self) -> "RubricSpec":
+        if not math.isclose(self.all_passed + self.test_share, 1.0):
+            raise ValueError(
+                f"the weights all_passed and test_share must sum to 1, not {self.all_passed + self.test_share}"
+            )
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A reward in 0 .. 1 and the components it was made of, by name."""
+
+    reward: float
+    components: dict[str, float]
+
+
+def score(rubric: RubricSpec, outcome: Outcome, results: tuple[CaseResult, ...]) -> Scored:
+    """Score an attempt whose outcome is the policy's. Raises ValueError for any other outcome."""
+    if not outcome.scored:
+        raise ValueError(f"{outcome} carries no reward")
+    hidden = [result for result in results if result.tier == "hidden"]
+    share = sum(result.outcome is Outcome.PASSED for result in hidden) / len(hidden) if hidden else 0.0
+    components = {"all_passed": float(outcome is Outcome.PASSED), "test_share": share}
+    return Scored(rubric.all_passed * components["all_passed"] + rubric.test_share * share, components)
