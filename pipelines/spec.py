@@ -5,7 +5,7 @@ Reading a spec costs nothing: this module and what it imports know neither Beam,
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from sandboxes.declared import Declared
 from sandboxes.limits import SandboxSpec
@@ -19,10 +19,12 @@ class TasksSpec(Declared):
     """Which tasks are learned from, and which only measure."""
 
     train: str = "builtin:quickstart"
-    """A JSONL file in our format (relative to the spec's folder) or `builtin:NAME`. Its rows with split `train` are used."""
+    """A JSONL file in our format (relative to the spec's folder) or `builtin:NAME`.
+    Its rows with split `train` are used."""
 
     heldout: str | None = "builtin:quickstart"
-    """As `train`; its rows with split `heldout` are answered before the first and after the last cycle, never trained on."""
+    """As `train`; its rows with split `heldout` are used: answered before the first and after the last cycle, never
+    trained on."""
 
 
 class PolicySpec(Declared):
@@ -55,6 +57,10 @@ class CyclesSpec(Declared):
     group_size: int = Field(8, ge=2, le=1024)
     """Sampled answers a task and cycle; advantages are relative to this group."""
 
+    tasks_per_cycle: int | None = Field(None, ge=1)
+    """Tasks asked in one cycle; null asks all of them every time. Fewer are taken in a seeded order, every task once
+    before any comes again."""
+
     groups_per_chunk: int = Field(16, ge=1, le=4096)
     """Groups in one pipeline and one commit. A crash loses at most the chunk in flight."""
 
@@ -86,3 +92,13 @@ class RunSpec(Declared):
     cycles: CyclesSpec = CyclesSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     paths: PathsSpec = PathsSpec()
+
+    @field_validator("sampling")
+    @classmethod
+    def _can_be_trained(cls, sampling: Sampling) -> Sampling:
+        if sampling.temperature != 1.0 or sampling.top_p != 1.0:
+            raise ValueError(
+                "temperature and top_p must be 1: at others the log-probabilities are not the policy's and cannot be "
+                "trained on; `evaluation.temperature` may differ"
+            )
+        return sampling

@@ -41,7 +41,8 @@ class TrainingSpec(Declared):
     """DeepSpeed ZeRO stage."""
 
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Arithmetic of the passes. `auto` takes bfloat16 where the hardware multiplies it (avx512_bf16, amx_bf16, a GPU)."""
+    """Arithmetic of the passes; weights and optimizer state are always float32. `auto` takes bfloat16 where the
+    hardware multiplies it (avx512_bf16, amx_bf16, a GPU)."""
 
     keep_checkpoints: int = Field(2, ge=1)
     """Checkpoints kept on disk besides the base policy: the newest ones. Only the newest keeps its optimizer state."""

@@ -6,6 +6,7 @@ Each record holds the one before it, so nothing is copied and nothing can disagr
 `transforms/lake/schemas.py`.
 """
 
+import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -110,3 +111,8 @@ class Execution:
     ended_us: int
     report: CaseReport | None
     failure: Failure | None = None
+
+
+def now_us() -> int:
+    """The clock of every row: UTC microseconds."""
+    return time.time_ns() // 1000

@@ -1,4 +1,4 @@
-"""From what the tests said to one reward."""
+"""From what the tests said to one outcome and one reward."""
 
 import math
 from dataclasses import dataclass
@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 from sandboxes.declared import Declared
 from transforms.episode import CaseResult
 from transforms.grade.outcomes import Outcome
+
+_UNEARNED = frozenset({Outcome.TAMPERED, Outcome.POLICY_VIOLATION})
 
 
 class RubricSpec(Declared):
@@ -36,11 +38,30 @@ class Scored:
     components: dict[str, float]
 
 
+def outcome_of(results: tuple[CaseResult, ...]) -> Outcome:
+    """The outcome of an attempt whose cases ran: that of the first case that did not pass, else `passed`.
+
+    Raises ValueError without any result: a pass needs positive evidence.
+    """
+    if not results:
+        raise ValueError("no case has a result, so nothing says that the program passed or failed")
+    return next((result.outcome for result in results if result.outcome is not Outcome.PASSED), Outcome.PASSED)
+
+
 def score(rubric: RubricSpec, outcome: Outcome, results: tuple[CaseResult, ...]) -> Scored:
-    """Score an attempt whose outcome is the policy's. Raises ValueError for any other outcome."""
+    """Score an attempt whose outcome is the policy's. Raises ValueError for any other outcome.
+
+    `test_share` is taken over the hidden cases, or over all of them for a task that has none; a program that tampered
+    or broke the rules earns no share, whatever its cases say.
+    """
     if not outcome.scored:
         raise ValueError(f"{outcome} carries no reward")
-    hidden = [result for result in results if result.tier == "hidden"]
-    share = sum(result.outcome is Outcome.PASSED for result in hidden) / len(hidden) if hidden else 0.0
+    counted = [result for result in results if result.tier == "hidden"] or results
+    passed = sum(result.outcome is Outcome.PASSED for result in counted)
+    share = passed / len(counted) if counted and outcome not in _UNEARNED else 0.0
     components = {"all_passed": float(outcome is Outcome.PASSED), "test_share": share}
-    return Scored(rubric.all_passed * components["all_passed"] + rubric.test_share * share, components)
+    total = rubric.all_passed * components["all_passed"] + rubric.test_share * share
+    if total > 1.0 and math.isclose(total, 1.0):
+        # Weights sum to 1 within rounding only; NaN and real excess pass through, for the grader to refuse.
+        total = 1.0
+    return Scored(total, components)

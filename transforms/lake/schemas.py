@@ -208,3 +208,9 @@ TABLES: dict[str, pa.Schema] = {
     "events": EVENTS,
 }
 """Every table, by name."""
+
+SCHEMA_VERSION = 1
+"""Version of all schemas together. Raise it when a change could make older code misread or damage a table."""
+
+PARTITIONED_BY: dict[str, list[str]] = {"trajectories": ["run_id", "cycle"]}
+"""Columns whose values split a table into folders; a table not named here is not split."""

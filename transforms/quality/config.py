@@ -18,7 +18,7 @@ class QualitySpec(Declared):
     """Share of rows that broke a row-level expectation."""
 
     max_duplicate_rate: float = Field(0.9, ge=0, le=1)
-    """Share of completions that repeat another one of their group: a policy that has collapsed."""
+    """Share of completions that repeat another one of their group, every copy counted: a policy that has collapsed."""
 
     max_truncation_rate: float = Field(0.9, ge=0, le=1)
     """Share of completions cut at the token limit."""

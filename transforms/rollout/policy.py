@@ -15,7 +15,8 @@ class Sampling(Declared):
     """How completions are drawn."""
 
     temperature: float = Field(1.0, ge=0, le=10)
-    """Softmax temperature; 0 is greedy. Training wants 1.0 and no truncation: then log-probabilities are the policy's."""
+    """Softmax temperature; 0 is greedy. Training wants 1.0 and no truncation: so the log-probabilities are the
+    policy's."""
 
     top_p: float = Field(1.0, gt=0, le=1)
     """Nucleus mass. Below 1 the stored log-probabilities are those of the truncated distribution."""
@@ -53,6 +54,13 @@ class EngineSpec(Declared):
 
     request_timeout_s: float = Field(300.0, gt=0)
     """Seconds one request may take; past it the episodes it asked for end as `engine_failed`."""
+
+
+def cpu_multiplies_bfloat16() -> bool:
+    """Whether this CPU has instructions for it; without them bfloat16 is slower than float32."""
+    cpuinfo = Path("/proc/cpuinfo")
+    flags = cpuinfo.read_text().split() if cpuinfo.exists() else []
+    return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +103,18 @@ class EngineService(Protocol):
     Leaving it (also by Ctrl-C) ends every process it started; they end too if this process is killed.
     """
 
+    def start(self, checkpoint: Path) -> None:
+        """Begin to start the engine on this checkpoint, and return at once. Raises EngineError.
+
+        Not needed before `serve`, but start-up can take tens of seconds in which other things can be done.
+        """
+        ...
+
     def serve(self, checkpoint: Path, policy_version: int) -> PolicyEngine:
         """Make this checkpoint the one that answers, without a restart where the engine can, and return a handle.
 
-        The first call starts the engine. Raises EngineError.
+        Handles of other policy versions are refused from then on. The first call starts the engine, unless `start`
+        did. Raises EngineError.
         """
         ...
 

@@ -1,0 +1,318 @@
+"""The command line. Nothing heavy is imported before the command that needs it, so that help answers at once."""
+
+import importlib.metadata
+import json
+import sys
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipelines.explain import FAILED, USAGE, UsageError, explained
+
+if TYPE_CHECKING:
+    from pipelines.spec import RunSpec
+
+app = typer.Typer(
+    name="headrace",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Turn task datasets into better policies: roll out, run in sandboxes, grade, validate, train, again.",
+    epilog="Start with [bold]headrace doctor[/bold], then [bold]headrace run quickstart[/bold].",
+)
+tasks_app = typer.Typer(no_args_is_help=True, help="Import, read and check task files.")
+app.add_typer(tasks_app, name="tasks")
+
+Home = Annotated[
+    Path | None,
+    typer.Option("--home", metavar="DIR", help="Folder of the results; else HEADRACE_HOME, else ./.headrace."),
+]  # fmt: skip
+
+
+class Format(StrEnum):
+    """How rows are written."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+def main() -> None:
+    """Entry point of the `headrace` command."""
+    app()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headrace {importlib.metadata.version('headrace')}")
+        raise typer.Exit
+
+
+@app.callback()
+def headrace(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Only holds --version; what the program is for is said by `app`."""
+
+
+@app.command()
+@explained
+def run(
+    spec: Annotated[str, typer.Argument(metavar="SPEC", help="A YAML file, or the name of a shipped one: quickstart.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one value, e.g. training.lr=2e-5. May be given again."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved spec and the plan; do nothing.")
+    ] = False,
+    new: Annotated[bool, typer.Option("--new", help="Start a new run even if this spec was run before.")] = False,
+    home: Home = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Progress as lines, not as a live display.")] = False,
+) -> None:
+    """Run a spec, or go on with it where it was stopped.
+
+    The same spec goes on with the run it began before, from the last commit:
+    nothing that was committed is asked, graded or trained again.
+    [bold]--new[/bold] starts another run.
+
+    Progress goes to stderr, the result table to stdout.
+
+    Exit status: 0 done, 1 failed, 2 a mistake in the spec or its tasks,
+    3 stopped by the quality gate, 130 interrupted.
+
+    [dim]Examples:[/dim]
+
+        headrace run quickstart
+
+        headrace run quickstart --set cycles.count=2 --set training.lr=2e-5
+
+        headrace run quickstart --dry-run > my.yaml; headrace run my.yaml
+    """
+    from pipelines.spec_file import find_spec, load_spec
+
+    path = find_spec(spec)
+    loaded = load_spec(path, overrides or [])
+    if home is not None:
+        loaded = loaded.model_copy(update={"paths": loaded.paths.model_copy(update={"home": home.absolute()})})
+    if dry_run:
+        _dry_run(loaded, path.parent)
+        return
+    from rich.console import Console
+
+    from pipelines import cycle
+    from pipelines.progress import Reporter
+    from pipelines.summary import result_table, write_summary
+
+    with Reporter(cycles=loaded.cycles.count, plain=plain) as reporter:
+        result = cycle.run(loaded, spec_folder=path.parent, new=new, reporter=reporter)
+    if result.resumed_finished:
+        typer.echo(f"run {result.run_id} was finished before; --new starts another", err=True)
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    console.print(result_table(result.home, result.run_id))
+    typer.echo(f"summary: {write_summary(result.home, result.run_id)}", err=True)
+
+
+def _dry_run(spec: "RunSpec", folder: Path) -> None:
+    """Print the resolved spec, and the plan as comments behind it, so that the whole is itself a spec."""
+    from pipelines.admission import read_run_tasks
+    from pipelines.plan import make_plan
+    from pipelines.spec_file import home_of, resolved_yaml, spec_hash
+
+    tasks = read_run_tasks(spec, folder)
+    digest = spec_hash(spec)
+    plan = make_plan(spec, f"{spec.name}-{digest[:8]}", tasks.train, tasks.heldout)
+    lines = [
+        f"spec hash {digest}",
+        f"tasks: {len(tasks.train)} to train on, {len(tasks.heldout)} held out, hash {tasks.tasks_hash}",
+    ]
+    for cycle in range(spec.cycles.count + 1):
+        for name, chunks in (("train", plan.training(cycle)), ("evaluate", plan.evaluation(cycle))):
+            if chunks:
+                episodes = sum(chunk.episodes for chunk in chunks)
+                stages = "rollout, verify, grade, validate" + (", quality gate, train" if name == "train" else "")
+                numbers = f"chunks {chunks[0].number} to {chunks[-1].number}"
+                lines.append(f"cycle {cycle} {name}: {episodes:,} episodes, {numbers}: {stages}")
+    rows = sum(chunk.episodes for chunk in plan.chunks)
+    lines.append(f"rows: {rows:,} trajectories, one more for every retry, in {len(plan.chunks)} commits")
+    lines.append(f"files: tables, policies, logs and reports in {home_of(spec)}")
+    typer.echo(resolved_yaml(spec) + "\n# The plan:\n" + "\n".join(f"#   {line}" for line in lines))
+
+
+@app.command()
+@explained
+def sql(
+    statement: Annotated[str, typer.Argument(metavar="SELECT", help="One query over the tables and views.")],
+    form: Annotated[
+        Format, typer.Option("--format", help="table cuts long values; csv and json cut nothing.")
+    ] = Format.TABLE,
+    home: Home = None,
+) -> None:
+    """Ask the tables of a home folder; only reads. stdout holds data and nothing else.
+
+    [dim]Examples:[/dim]
+
+        headrace sql "SELECT cycle, outcome, count(*) FROM trajectories GROUP BY 1, 2"
+
+        headrace sql "SELECT * FROM learning_curve" --format csv > curve.csv
+    """
+    from pipelines.show import print_rows
+    from pipelines.spec_file import default_home
+    from transforms.lake.sql import query
+
+    print_rows(query((home or default_home()).absolute(), statement), form.value)
+
+
+@app.command()
+@explained
+def tables(name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A table or view.")] = None) -> None:
+    """List the tables and views, or the columns of one with types, units and descriptions.
+
+    [dim]Examples:[/dim]
+
+        headrace tables
+
+        headrace tables trajectories
+    """
+    import difflib
+
+    from pipelines.show import aligned, schema_rows
+    from transforms.lake.schemas import TABLES
+    from transforms.lake.sql import views
+
+    if name is None:
+        lines = [[table, "table", f"{len(schema)} columns"] for table, schema in TABLES.items()]
+        for view, text in views().items():
+            comments = [line.removeprefix("--").strip() for line in text.splitlines() if line.startswith("--")]
+            lines.append([view, "view", comments[0] if comments else ""])
+        typer.echo(aligned(["name", "kind", "about"], lines, [False] * 3), nl=False)
+    elif name in TABLES:
+        headings = ["column", "type", "unit", "description"]
+        typer.echo(aligned(headings, schema_rows(TABLES[name]), [False] * 4), nl=False)
+    elif name in views():
+        typer.echo(views()[name].rstrip())
+    else:
+        known = [*TABLES, *views()]
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean `{close[0]}`?" if close else f"there are {', '.join(known)}"
+        raise UsageError(f"no table or view is named `{name}`\n\nhint: {hint}")
+
+
+@app.command()
+@explained
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON list, for programs.")] = False, home: Home = None
+) -> None:
+    """Try what this machine can do, and say how to get what is missing.
+
+    Exit status 0 if `headrace run quickstart` can run here, else 1.
+    """
+    from pipelines.doctor import examine, ready
+    from pipelines.spec_file import default_home
+
+    findings = examine((home or default_home()).absolute())
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        marks = {"ok": "ok", "absent": "--", "missing": "!!"}
+        for finding in findings:
+            way = "" if finding.state == "ok" else f"; to get it: {finding.get}"
+            typer.echo(f"{marks[finding.state]}  {finding.name:<16}  {finding.detail} (for {finding.enables}){way}")
+        typer.echo("\nthe quickstart can run here" if ready(findings) else "\nthe quickstart cannot run here: see `!!`")
+    if not ready(findings):
+        raise typer.Exit(FAILED)
+
+
+@tasks_app.command("import")
+@explained
+def import_tasks(
+    source: Annotated[
+        str, typer.Argument(metavar="NAME", help="A task set that comes with Headrace: humaneval, quickstart.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.jsonl", help="File to write; an existing one is kept.")],
+) -> None:
+    """Write a task set as a JSONL file in our format, to read, edit and train on.
+
+    [dim]Example:[/dim]
+
+        headrace tasks import humaneval --out humaneval.jsonl
+    """
+    from transforms.sources.builtin import load_tasks
+    from transforms.sources.jsonl import write_tasks
+
+    loaded = load_tasks(f"builtin:{source.removeprefix('builtin:')}", Path())
+    if out.exists():
+        raise UsageError(f"{out} exists\n\nhint: choose another name, or remove it first")
+    if not out.parent.is_dir():
+        raise UsageError(f"{out.parent} is no folder")
+    write_tasks(out, loaded)
+    unsupported = sum(task.unsupported is not None for task in loaded)
+    typer.echo(f"wrote {len(loaded)} tasks to {out}; {unsupported} of them cannot be graded and say why", err=True)
+
+
+@tasks_app.command("show")
+@explained
+def show_task(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A JSONL file, or builtin:NAME.")],
+    task_id: Annotated[str, typer.Argument(metavar="ID", help="The task's id.")],
+) -> None:
+    """Print one task for its author: prompt, cases of both tiers, gold.
+
+    [dim]Example:[/dim]
+
+        headrace tasks show builtin:humaneval HumanEval/0
+    """
+    import difflib
+
+    from pipelines.show import task_text
+    from transforms.sources.builtin import load_tasks
+
+    loaded = {task.task_id: task for task in load_tasks(file, Path())}
+    if task_id not in loaded:
+        close = difflib.get_close_matches(task_id, loaded, n=1)
+        hint = f"\n\nhint: did you mean `{close[0]}`?" if close else ""
+        raise UsageError(f"{file} holds no task `{task_id}` among its {len(loaded)}{hint}")
+    typer.echo(task_text(loaded[task_id]), nl=False)
+
+
+@tasks_app.command("check")
+@explained
+def check_tasks(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A JSONL file, or builtin:NAME.")],
+    parallel: Annotated[int, typer.Option("--parallel", min=1, max=256, help="Sandboxes open at once.")] = 2,
+) -> None:
+    """Run every gold solution against its own task in the sandbox, and report those that fail.
+
+    Exit status 0 if all pass, 2 if any fails: a task whose own solution fails cannot be used in a run.
+
+    [dim]Example:[/dim]
+
+        headrace tasks check my-tasks.jsonl
+    """
+    import asyncio
+
+    from pipelines.admission import gold_failures
+    from sandboxes.bubblewrap import Bubblewrap
+    from sandboxes.limits import SandboxSpec
+    from transforms.sources.builtin import load_tasks
+
+    loaded = load_tasks(file, Path())
+    tried = [task for task in loaded if task.gold is not None and task.unsupported is None]
+    failures = asyncio.run(gold_failures(tried, Bubblewrap(), SandboxSpec(parallel=parallel)))
+    for task_id, why in failures.items():
+        typer.echo(f"{task_id}: {why}")
+    typer.echo(
+        f"{len(tried) - len(failures)} of {len(tried)} gold solutions pass; not tried: "
+        f"{sum(task.unsupported is not None for task in loaded)} that cannot be graded, "
+        f"{sum(task.gold is None and task.unsupported is None for task in loaded)} without a gold",
+        err=True,
+    )
+    if failures:
+        raise typer.Exit(USAGE)

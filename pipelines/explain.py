@@ -1,0 +1,100 @@
+"""From an error to a message on stderr and an exit status.
+
+0 done, 1 failed, 2 the user's mistake, 3 stopped by the quality gate, 130 interrupted.
+"""
+
+import functools
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec
+
+import typer
+
+P = ParamSpec("P")
+
+FAILED, USAGE, GATE, INTERRUPTED = 1, 2, 3, 130
+
+EXIT_CODES = {
+    "pipelines.spec_file.SpecError": USAGE,
+    "pipelines.run_record.RunError": USAGE,
+    "pipelines.admission.TaskInvalid": USAGE,
+    "pipelines.explain.UsageError": USAGE,
+    "transforms.sources.jsonl.TaskFileError": USAGE,
+    "transforms.lake.errors.QueryError": USAGE,
+    "training.base_model.NotAModel": USAGE,
+    "transforms.quality.gate.QualityStop": GATE,
+    "training.batch.BatchError": FAILED,
+    "transforms.lake.errors.LakeError": FAILED,
+    "transforms.rollout.policy.EngineError": FAILED,
+    "sandboxes.protocol.SandboxError": FAILED,
+}
+"""Exit status of every typed error, by name: looking one up imports nothing. A subclass counts as its nearest base."""
+
+HINTS = {
+    "transforms.quality.gate.QualityStop": "mend the cause and start again with --new, or change the limit in the spec",
+    "transforms.rollout.policy.EngineError": "the engine's own log is in `logs` under the home folder; "
+    "running the same spec again goes on from the last commit",
+    "sandboxes.protocol.SandboxError": "`headrace doctor` tries the sandbox on this machine",
+}  # fmt: skip
+"""The way out, for errors whose text does not hold it."""
+
+
+class UsageError(Exception):
+    """What was asked for does not exist."""
+
+
+def explained(command: Callable[P, None]) -> Callable[P, None]:
+    """The one place where an error becomes a message on stderr and an exit status."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except typer.Exit:
+            raise
+        except KeyboardInterrupt:
+            typer.echo("interrupted: the same command goes on from the last commit", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            # The reader of our output has gone (`| head`): Python must not try to flush to it at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(FAILED) from None
+        except Exception as error:  # noqa: BLE001 - the boundary of the program: every error ends as a message and a code
+            home = kwargs.get("home")
+            raise typer.Exit(_explain(error, home if isinstance(home, Path) else None)) from None
+
+    return wrapped
+
+
+def _explain(error: Exception, home: Path | None) -> int:
+    names = [f"{each.__module__}.{each.__qualname__}" for each in type(error).__mro__]
+    code = next((EXIT_CODES[name] for name in names if name in EXIT_CODES), None)
+    if code is None:
+        typer.echo(
+            f"error: unexpected {type(error).__name__}: {error}\n\nhint: the traceback is in {_log(home)}", err=True
+        )
+        return FAILED
+    text = str(error)
+    hint = next((HINTS[name] for name in names if name in HINTS), None)
+    typer.echo(text if text.startswith("error: ") else f"error: {text}", err=True)
+    if hint:
+        typer.echo(f"\nhint: {hint}", err=True)
+    return code
+
+
+def _log(home: Path | None) -> Path | str:
+    """Write the traceback of the error in hand to a file and return its path."""
+    from pipelines.spec_file import default_home
+
+    path = (home or default_home()).absolute() / "logs" / f"error-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(traceback.format_exc(), encoding="utf-8")
+    except OSError as error:
+        traceback.print_exc()
+        return f"what stands above; it could not be written to {path}: {error.strerror}"
+    return path

@@ -1,0 +1,124 @@
+"""Rows and tasks as text: for a terminal, for a pipe, for a program."""
+
+import csv
+import json
+import sys
+from datetime import datetime
+from typing import Literal
+
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from transforms.sources.task import Case, Task
+
+Format = Literal["table", "csv", "json"]
+
+_WIDEST = 60
+"""Characters of one value in a table; `csv` and `json` cut nothing."""
+
+
+def print_rows(rows: pa.Table, form: Format) -> None:
+    """Write rows to stdout. A table is drawn on a terminal and aligned with spaces elsewhere."""
+    if form == "json":
+        records = ",\n".join(json.dumps(row, ensure_ascii=False, default=_plain) for row in rows.to_pylist())
+        sys.stdout.write(f"[\n{records}\n]\n" if records else "[]\n")
+        return
+    if form == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(rows.column_names)
+        writer.writerows([_cell(value) for value in row.values()] for row in rows.to_pylist())
+        return
+    numbers = [pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in rows.schema]
+    lines = [[_short(value) for value in row.values()] for row in rows.to_pylist()]
+    if sys.stdout.isatty():
+        table = Table()
+        for name, number in zip(rows.column_names, numbers, strict=True):
+            table.add_column(Text(name), justify="right" if number else "left")
+        for line in lines:
+            table.add_row(*(Text(cell) for cell in line))
+        Console().print(table)
+    else:
+        sys.stdout.write(aligned(rows.column_names, lines, numbers))
+
+
+def aligned(names: list[str], lines: list[list[str]], right: list[bool]) -> str:
+    """Columns two spaces apart, as wide as their widest cell; those in `right` are flush right."""
+    everything = [names, *lines]
+    widths = [max(len(line[index]) for line in everything) for index in range(len(names))]
+    padded = (
+        "  ".join(
+            cell.rjust(width) if flush else cell.ljust(width)
+            for cell, width, flush in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in everything
+    )
+    return "".join(f"{line}\n" for line in padded)
+
+
+def schema_rows(schema: pa.Schema) -> list[list[str]]:
+    """One line a field: name, type, unit, description. Fields of nested records are named `parent.child`."""
+    lines: list[list[str]] = []
+
+    def add(prefix: str, field: pa.Field) -> None:
+        metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
+        kind = field.type
+        inner = kind.value_type if pa.types.is_list(kind) else kind
+        name = f"{prefix}{field.name}"
+        shown = str(kind) if not pa.types.is_struct(inner) else "list<record>" if inner is not kind else "record"
+        shown = shown.replace("list<element: ", "list<").replace("list<item: ", "list<")
+        lines.append([name, shown, metadata.get("unit", ""), metadata.get("description", "")])
+        if pa.types.is_struct(inner):
+            for child in inner:
+                add(f"{name}.", child)
+
+    for field in schema:
+        add("", field)
+    return lines
+
+
+def task_text(task: Task) -> str:
+    """A task with everything an author wants to see, hidden cases and gold included."""
+    parts = [f"task {task.task_id} ({task.split}, from {task.source}, {task.content_hash[:16]})"]
+    if task.unsupported:
+        parts.append(f"cannot be graded: {task.unsupported}")
+    parts.append(f"prompt\n{_indented(task.prompt)}")
+    parts.append(f"entry point\n    {task.entry_point}")
+    if task.prefix:
+        parts.append(f"put before the submission\n{_indented(task.prefix)}")
+    for tier in ("visible", "hidden"):
+        cases = [case for case in task.cases if case.tier == tier]
+        said = "\n".join(f"    {case.name}: {_call_text(task, case)}" for case in cases)
+        parts.append(f"{tier} cases ({len(cases)})" + (f"\n{said}" if cases else ""))
+    parts.append("gold\n" + _indented(task.gold if task.gold is not None else "(none)"))
+    return "\n\n".join(parts) + "\n"
+
+
+def _call_text(task: Task, case: Case) -> str:
+    arguments = [repr(value) for value in case.args] + [f"{name}={value!r}" for name, value in case.kwargs.items()]
+    return f"{task.entry_point}({', '.join(arguments)}) == {case.expected!r}"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}".rstrip() for line in text.splitlines())
+
+
+def _plain(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False, default=_plain)
+    return _plain(value) if isinstance(value, datetime) else value
+
+
+def _short(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    # Control characters of a completion must not reach the terminal.
+    text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(_cell(value)))
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."

@@ -1,0 +1,178 @@
+import re
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.builders import trajectory_row
+from transforms.lake.schemas import CHECKS
+from transforms.lake.sql import query
+from transforms.lake.table import Lake
+from transforms.quality.config import QualitySpec
+from transforms.quality.gate import QualityStop, check_cycle, raise_on_breach
+
+INFRA: dict[str, Any] = {
+    "outcome": "engine_failed", "outcome_class": "infra", "reward": None, "reward_components": [], "failure": "gone",
+    "evidence": "refused", "turns": [], "tests": [], "completion_hash": None, "finish_reason": None,
+}  # fmt: skip
+GRADER: dict[str, Any] = {"outcome": "grader_error", "outcome_class": "grader", "reward": None, "failure": "a defect"}
+QUARANTINED: dict[str, Any] = {"quarantine_reasons": ["logprobs_valid"]}
+CUT: dict[str, Any] = {"finish_reason": "length"}
+TWIN: dict[str, Any] = {"completion_hash": "the same"}
+
+
+def cycle(*changes: dict[str, Any], of: int = 20) -> list[dict[str, Any]]:
+    """`of` episodes in groups of ten, all well but for the changes of the first ones."""
+    made = []
+    for number in range(of):
+        group = f"run-1/1/train/task-{number // 10}"
+        basic = {
+            "trajectory_id": f"{group}/{number % 10}/a1",
+            "episode_id": f"{group}/{number % 10}",
+            "group_id": group,
+            "sample": number % 10,
+            "completion_hash": f"hash-{number}",
+            "reward": float(number % 2),
+        }
+        made.append(trajectory_row(**{**basic, **(changes[number] if number < len(changes) else {})}))
+    return made
+
+
+def checks(rows: list[dict[str, Any]], *, episodes: int = 20, **limits: float) -> dict[str, dict[str, Any]]:
+    found: list[dict[str, Any]] = check_cycle(rows, QualitySpec(**limits), "run-1", 1, episodes=episodes)
+    return {check["expectation"]: check for check in found}
+
+
+def broken(rows: list[dict[str, Any]], **limits: float) -> list[str]:
+    return [name for name, check in checks(rows, episodes=20, **limits).items() if not check["success"]]
+
+
+def test_a_sound_cycle_passes_and_every_value_is_reported():
+    found = checks(cycle())
+    assert {name: (check["observed"], check["limit"]) for name, check in found.items()} == {
+        "episodes_present": (20.0, 20.0),
+        "infra_rate": (0.0, 0.1),
+        "grader_error_rate": (0.0, 0.0),
+        "quarantine_rate": (0.0, 0.02),
+        "duplicate_rate": (0.0, 0.9),
+        "truncation_rate": (0.0, 0.9),
+        "repeated_episode_rate": (0.0, 0.0),
+        "no_signal_rate": (0.0, 1.0),
+    }
+    assert {(c["success"], c["level"], c["suite"], c["rows"], c["chunk"]) for c in found.values()} == {
+        (True, "batch", "cycle", 20, None)
+    }
+    assert pa.Table.from_pylist(list(found.values()), schema=CHECKS).num_rows == 8
+    raise_on_breach(list(found.values()))
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "change"),
+    [
+        ("infra_rate", "max_infra_rate", INFRA),
+        ("grader_error_rate", "max_grader_error_rate", GRADER),
+        ("quarantine_rate", "max_quarantine_rate", QUARANTINED),
+        ("duplicate_rate", "max_duplicate_rate", TWIN),
+        ("truncation_rate", "max_truncation_rate", CUT),
+    ],
+)
+def test_a_rate_may_reach_its_limit_and_not_pass_it(name: str, setting: str, change: dict[str, Any]):
+    wide = {"max_infra_rate": 1, "max_grader_error_rate": 1, "max_quarantine_rate": 1, "max_duplicate_rate": 1}
+    rows = cycle(change, change, change)  # 3 of 20
+    assert checks(rows)[name]["observed"] == pytest.approx(0.15)
+    # GRADER and QUARANTINED rows have completions, INFRA rows none; whatever else moves is within the wide limits.
+    assert broken(rows, **{**wide, setting: 0.1499}) == [name]
+    assert broken(rows, **{**wide, setting: 0.15}) == []
+    assert broken(rows, **{**wide, setting: 0.1501}) == []
+
+
+def test_rates_of_completions_leave_out_episodes_without_one():
+    found = checks(cycle(INFRA, INFRA, INFRA, INFRA, {**CUT, **TWIN}, {**CUT, **TWIN}))
+    assert found["infra_rate"]["observed"] == 0.2
+    assert found["truncation_rate"]["observed"] == found["duplicate_rate"]["observed"] == 0.125  # 2 of 16
+
+
+def test_a_cycle_without_any_completion_breaks_the_infra_rate_alone():
+    assert broken(cycle(*[INFRA] * 20)) == ["infra_rate"]
+
+
+def test_a_duplicate_repeats_a_completion_of_its_own_group():
+    apart = [{} for _ in range(20)]
+    apart[0] = apart[10] = TWIN  # one in each group
+    assert checks(cycle(*apart))["duplicate_rate"]["observed"] == 0.0
+    assert checks(cycle(*[TWIN] * 20))["duplicate_rate"]["observed"] == 1.0
+
+
+def test_missing_and_repeated_episodes_break_the_cycle():
+    rows = cycle()
+    assert broken(rows[:-1]) == ["episodes_present"]
+    assert broken(rows[:10]) == ["episodes_present"]
+    assert broken([*rows, rows[0]]) == ["repeated_episode_rate"]
+    assert "episodes_present" in broken([])
+
+
+def test_only_final_training_rows_count():
+    rows = cycle()
+    other = [
+        trajectory_row(**{**INFRA, "trajectory_id": "first try", "final": False}),
+        trajectory_row(**{**GRADER, "trajectory_id": "evaluation", "purpose": "eval_greedy"}),
+    ]
+    assert broken([*rows, *other]) == []
+    assert checks([*rows, *other])["infra_rate"]["rows"] == 20
+
+
+def test_groups_without_signal_are_reported_and_stop_nothing():
+    flat: list[dict[str, Any]] = [{"reward": 1.0}] * 10  # the first group of two
+    found = checks(cycle(*flat))
+    assert (found["no_signal_rate"]["observed"], found["no_signal_rate"]["success"]) == (0.5, True)
+    assert broken(cycle(*[{"reward": 0.0}] * 20)) == []
+    # A quarantined reward is none: without the one member that differs the group has no signal.
+    flat[0] = {"reward": 0.0, **QUARANTINED}
+    assert checks(cycle(*flat))["no_signal_rate"]["observed"] == 0.5
+
+
+def test_the_stop_names_each_breach_and_how_to_look_at_it():
+    rows = cycle(INFRA, INFRA, INFRA, GRADER)
+    with pytest.raises(QualityStop) as stop:
+        raise_on_breach(list(checks(rows).values()))
+    assert str(stop.value).splitlines() == [
+        "the quality gate stopped cycle 1 of run run-1: its rows broke 2 expectation(s) and train nothing",
+        "  infra_rate: 0.15, limit 0.1 (quality.max_infra_rate)",
+        "    headrace sql \"SELECT trajectory_id, outcome, failure, evidence FROM trajectories WHERE run_id = 'run-1' "
+        "AND cycle = 1 AND purpose = 'train' AND final AND outcome_class = 'infra'\"",
+        "  grader_error_rate: 0.05, limit 0 (quality.max_grader_error_rate)",
+        "    headrace sql \"SELECT trajectory_id, outcome, failure, evidence FROM trajectories WHERE run_id = 'run-1' "
+        "AND cycle = 1 AND purpose = 'train' AND final AND outcome_class = 'grader'\"",
+    ]
+
+
+def test_a_cycle_without_rows_stops_with_nothing_to_measure():
+    with pytest.raises(QualityStop, match="infra_rate: nothing to measure"):
+        raise_on_breach(list(checks([]).values()))
+
+
+def test_row_level_breaches_stop_nothing():
+    raise_on_breach([{"level": "row", "success": False, "expectation": "reward_in_range"}])
+
+
+def test_every_query_of_the_stop_runs_and_shows_the_rows(tmp_path):
+    rows = cycle(INFRA, INFRA, GRADER, QUARANTINED, {**TWIN, **CUT}, {**TWIN, **CUT}, of=10)
+    rows = [*rows, {**rows[9], "trajectory_id": "again"}]
+    Lake(tmp_path).append("trajectories", rows, app_id="run-1", version=1)
+    none = {"max_infra_rate": 0, "max_quarantine_rate": 0, "max_duplicate_rate": 0, "max_truncation_rate": 0}
+    found = list(checks(rows, episodes=30, **none).values())
+    forced = [{**check, "success": False} for check in found]
+    with pytest.raises(QualityStop) as stop:
+        raise_on_breach(forced)
+    queries = re.findall(r'headrace sql "(.*)"', str(stop.value))
+    shown = {check["expectation"]: query(tmp_path, sql).to_pylist() for check, sql in zip(found, queries, strict=True)}
+    ids = {name: sorted(row.get("trajectory_id", "")[-4:] for row in rows) for name, rows in shown.items()}
+    assert ids["infra_rate"] == ["0/a1", "1/a1"]
+    assert ids["grader_error_rate"] == ["2/a1"]
+    assert ids["quarantine_rate"] == ["3/a1"]
+    assert ids["truncation_rate"] == ["4/a1", "5/a1"]
+    group = "run-1/1/train/task-0"
+    assert {row["completion_hash"]: row["copies"] for row in shown["duplicate_rate"]} == {"the same": 2, "hash-9": 2}
+    assert shown["repeated_episode_rate"] == [{"episode_id": f"{group}/9", "copies": 2}]
+    assert shown["episodes_present"] == [{"group_id": group, "episodes": 10}]
+    assert [row["group_id"] for row in shown["no_signal_rate"]] == [group]

@@ -1,0 +1,54 @@
+import asyncio
+import threading
+
+import apache_beam as beam
+import pytest
+from apache_beam.testing.util import assert_that, equal_to
+
+from transforms.async_map import AsyncDoFn
+
+LOCK = threading.Lock()
+RUNNING = {"now": 0, "most": 0}
+
+
+async def slow_double(x: int) -> list[int]:
+    with LOCK:
+        RUNNING["now"] += 1
+        RUNNING["most"] = max(RUNNING["most"], RUNNING["now"])
+    await asyncio.sleep(0.02)
+    with LOCK:
+        RUNNING["now"] -= 1
+    return [x, 2 * x]
+
+
+async def fails_at_three(x: int) -> list[int]:
+    await asyncio.sleep(0.001)
+    if x == 3:
+        raise ValueError("three")
+    return [x]
+
+
+def test_every_item_comes_out_once_and_no_more_calls_run_than_allowed():
+    RUNNING.update(now=0, most=0)
+    with beam.Pipeline(runner="FnApiRunner") as p:
+        out = p | beam.Create(range(40)) | beam.ParDo(AsyncDoFn(slow_double, 8))
+        assert_that(out, equal_to([v for x in range(40) for v in (x, 2 * x)]))
+    assert 2 <= RUNNING["most"] <= 8
+    assert RUNNING["now"] == 0
+
+
+def test_two_asynchronous_stages_in_a_row_lose_nothing():
+    with beam.Pipeline(runner="FnApiRunner") as p:
+        out = p | beam.Create(range(20)) | "a" >> beam.ParDo(AsyncDoFn(slow_double, 16))
+        out = out | "b" >> beam.ParDo(AsyncDoFn(slow_double, 2))
+        assert_that(out, equal_to([w for x in range(20) for v in (x, 2 * x) for w in (v, 2 * v)]))
+
+
+def test_an_exception_that_leaves_the_function_fails_the_pipeline_with_its_cause():
+    with pytest.raises(Exception, match="three"), beam.Pipeline(runner="FnApiRunner") as p:
+        _ = p | beam.Create(range(10)) | beam.ParDo(AsyncDoFn(fails_at_three, 4))
+
+
+def test_concurrency_below_one_is_refused_where_it_is_written():
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        AsyncDoFn(slow_double, 0)
