@@ -28,6 +28,8 @@ EXIT_CODES = {
     "training.base_model.NotAModel": USAGE,
     "transforms.quality.gate.QualityStop": GATE,
     "training.batch.BatchError": FAILED,
+    "training.trainer.CheckpointError": FAILED,
+    "training.trainer.TrainingDiverged": FAILED,
     "transforms.lake.errors.LakeError": FAILED,
     "transforms.rollout.policy.EngineError": FAILED,
     "sandboxes.protocol.SandboxError": FAILED,
@@ -38,6 +40,7 @@ HINTS = {
     "transforms.quality.gate.QualityStop": "mend the cause and start again with --new, or change the limit in the spec",
     "transforms.rollout.policy.EngineError": "the engine's own log is in `logs` under the home folder; "
     "running the same spec again goes on from the last commit",
+    "training.trainer.TrainingDiverged": "try a smaller training.lr, which makes a new run",
     "sandboxes.protocol.SandboxError": "`headrace doctor` tries the sandbox on this machine",
 }  # fmt: skip
 """The way out, for errors whose text does not hold it."""

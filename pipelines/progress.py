@@ -19,6 +19,8 @@ from transforms.tally import TALLY, Counts
 _EPISODES = ("evaluate", "rollout")
 """Stages whose total is in episodes; that of `train` is in optimizer steps."""
 
+_QUIET_S = 30.0
+
 
 class Reporter:
     """Progress of one run. A context manager: leaving it, also by an exception or Ctrl-C, restores the terminal.
@@ -34,7 +36,7 @@ class Reporter:
         self._closing = threading.Event()
         self._ticker: threading.Thread | None = None
         self._started = time.monotonic()
-        self._stage = _Stage("setup", 0, 0, TALLY.snapshot())
+        self._stage = _Stage("start", 0, 0, TALLY.snapshot())
         self._cycle_started: float | None = None
         self._cycle_seconds: list[float] = []
         self._cycles_done = 0
@@ -108,8 +110,12 @@ class Reporter:
                 self.note(self._line())
 
     def _tick(self) -> None:
+        said, at = None, self._started
         while not self._closing.wait(self._every_s):
-            if self._stage.ended is None and self._stage.name not in ("setup", "quality"):
+            now, what = time.monotonic(), (self._stage, TALLY.snapshot())
+            # Where nothing moves, a sign of life twice a minute is enough.
+            if self._stage.ended is None and (what != said or now - at >= _QUIET_S):
+                said, at = what, now
                 self.note(self._line())
 
     def _line(self) -> str:

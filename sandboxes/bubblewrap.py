@@ -220,7 +220,7 @@ def _setpriv() -> str:
 
 
 def _user_namespace() -> int:
-    """Make a user namespace that knows root and the program's own uid; returns its descriptor. Raises ProvisionFailed."""
+    """Make a user namespace with root and the program's uid; returns its descriptor. Raises ProvisionFailed."""
     script = "echo 0 > /proc/sys/user/max_user_namespaces && echo && read hold"
     with subprocess.Popen(
         ["unshare", "--user", "--keep-caps", "/bin/sh", "-c", script],

@@ -93,6 +93,8 @@ class Trainer:
             weight_decay=spec.weight_decay,
             fused=True,  # 15 times faster than foreach on the CPU, and compiled into torch
         )
+        if spec.zero_stage == 3:
+            os.environ.setdefault("LOCAL_RANK", "0")  # read in every pass, not only when the engine is made
         with _local_rank():
             self.engine: Any = deepspeed.initialize(
                 model=_Scorer(self.model, _autocast(spec, self.device)),
@@ -264,7 +266,7 @@ def _join_process_group() -> torch.device:
 
 @contextlib.contextmanager
 def _local_rank() -> Generator[None]:
-    """DeepSpeed insists on LOCAL_RANK. It is taken away again: a vLLM service started later would heed it."""
+    """DeepSpeed insists on LOCAL_RANK. It is taken away again: processes started later (accelerate in them) heed it."""
     alone = "LOCAL_RANK" not in os.environ
     if alone:
         os.environ["LOCAL_RANK"] = "0"

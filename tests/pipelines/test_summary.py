@@ -8,7 +8,7 @@ from scipy.stats import binomtest
 
 from pipelines.spec import RunSpec
 from pipelines.spec_file import resolved_yaml
-from pipelines.summary import Rate, read_results, result_table, write_summary
+from pipelines.summary import Evaluation, Rate, read_results, result_table, write_summary
 from tests.builders import START, trajectory_row
 from transforms.lake.table import Lake
 
@@ -140,9 +140,10 @@ def test_the_sentence_claims_no_more_than_the_intervals_allow(home):
     before, after = results.evaluations
     fallen = type(results)(results.run, [], [after, before]).evidence
     assert fallen.startswith("Held-out pass rate fell from 0.90")
-    same = type(results)(results.run, [], [before, before]).evidence
-    assert same == (
-        "Held-out pass rate went from 0.10 [0.03, 0.30] to 0.10 [0.03, 0.30]: the intervals overlap, so this alone "
+    # 5 of 20 is more than 2 of 20, but its interval, [0.11, 0.47], reaches below 0.30.
+    little = type(results)(results.run, [], [before, Evaluation(2, None, Rate.of(5, 20), 1)]).evidence
+    assert little == (
+        "Held-out pass rate went from 0.10 [0.03, 0.30] to 0.25 [0.11, 0.47]: the intervals overlap, so this alone "
         "does not show a change."
     )
     assert type(results)(results.run, [], [before]).evidence.startswith("No evidence yet")

@@ -211,8 +211,9 @@ def test_as_root_the_program_runs_under_a_host_uid_that_owns_nothing():
         async with session:
             assert await session.receive(timeout_s=10, max_bytes=2) == b"up"
             bwrap = session._process.pid
-            inside = Path(f"/proc/{bwrap}/task/{bwrap}/children").read_text().split()
-            return os.stat(f"/proc/{inside[0]}").st_uid
+            reaper = Path(f"/proc/{bwrap}/task/{bwrap}/children").read_text().strip()
+            program = Path(f"/proc/{reaper}/task/{reaper}/children").read_text().strip()
+            return os.stat(f"/proc/{program}").st_uid
 
     assert asyncio.run(go()) not in (0, 1000, os.getuid())
 

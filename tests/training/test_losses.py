@@ -54,6 +54,7 @@ def test_clipped_tokens_are_those_without_gradient():
     clipped, count = clipped_tokens(logp, torch.zeros(9), advantage, sampled, **RANGE)
     # A > 0: 1.3 and 5 are past 1.28; A < 0: 0.5 is below 0.8; A = 0 is never clipped, it asks for nothing
     assert (clipped.item(), count.item()) == (3, 8)
+    assert logp.grad is not None
     assert [place for place, slope in enumerate(logp.grad.tolist()) if slope == 0] == [2, 3, 4, 7, 8]
 
 
@@ -75,6 +76,7 @@ def test_nan_where_not_sampled_leaks_into_neither_sum_nor_gradient():
     total, count = clipped_policy_loss(logp, old, advantage, sampled, **RANGE)
     total.backward()
     assert (total.item(), count.item()) == (-1.0, 1)
+    assert logp.grad is not None
     assert logp.grad.tolist() == [-1.0, 0.0]
     assert k3_divergence(logp, old, sampled)[0].item() == 0
     assert clipped_tokens(logp, old, advantage, sampled, **RANGE)[0].item() == 0

@@ -1,10 +1,12 @@
 """DeepSpeed itself, on a tiny model. Several trainers share this process's group of one; two ranks get processes."""
 
 import json
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from training.config import TrainingSpec
 from training.trainer import CheckpointError, Trainer, TrainingDiverged
 from transforms.lake.schemas import POLICIES
 
-FLOAT32 = {"dtype": "float32", "lr": 1e-3}
+FLOAT32: dict[str, Any] = {"dtype": "float32", "lr": 1e-3}
 
 
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
@@ -211,7 +213,8 @@ def test_two_ranks_take_the_same_step_as_one(tiny_checkpoint, batches, tmp_path,
     root = Path(__file__).parents[2]
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
     launch += ["--rdzv-endpoint=127.0.0.1:0", str(Path(__file__).with_name("two_ranks.py"))]
-    launch += [str(tiny_checkpoint), str(tmp_path / "policy-00001"), str(stage)]
+    (tmp_path / "batch.pickle").write_bytes(pickle.dumps(batches[0]))
+    launch += [str(tmp_path / "batch.pickle"), str(tiny_checkpoint), str(tmp_path / "policy-00001"), str(stage)]
     done = subprocess.run(launch, cwd=root, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
 

@@ -12,6 +12,7 @@ import apache_beam as beam
 from transforms.episode import CaseResult, Execution
 from transforms.grade.outcomes import Outcome
 from transforms.grade.rubric import RubricSpec, outcome_of, score
+from transforms.tally import TALLY
 
 GRADER_VERSION = "1"
 """Version of the rules in this package; raise it when the same execution would be graded differently."""
@@ -75,6 +76,8 @@ def trajectory_row(execution: Execution, rubric: RubricSpec, engine_name: str) -
             failure=f"{type(error).__name__}: {error}",
             evidence=traceback.format_exc(),
         )
+    if execution.final and verdict.reward is not None:
+        TALLY.add(scored=1, reward_sum=verdict.reward)
     return _row(execution, verdict, engine_name)
 
 

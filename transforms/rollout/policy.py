@@ -14,9 +14,9 @@ FinishReason = Literal["stop", "length"]
 class Sampling(Declared):
     """How completions are drawn."""
 
-    temperature: float = Field(1.0, ge=0, le=10)
-    """Softmax temperature; 0 is greedy. Training wants 1.0 and no truncation: so the log-probabilities are the
-    policy's."""
+    temperature: float = Field(1.0, ge=0, le=2)
+    """Softmax temperature, at most vLLM's 2; 0 is greedy. Training wants 1.0 and no truncation: then the
+    log-probabilities are the policy's."""
 
     top_p: float = Field(1.0, gt=0, le=1)
     """Nucleus mass. Below 1 the stored log-probabilities are those of the truncated distribution."""

@@ -42,9 +42,7 @@ async def rollout(engine: PolicyEngine, group: Group) -> list[Rollout]:
         failure = Failure(Outcome.TASK_INVALID, "the task cannot be graded", group.task.unsupported)
     else:
         try:
-            completions = await engine.sample(
-                list(messages), n=group.n, sampling=group.sampling, seed=group.seed
-            )
+            completions = await engine.sample(list(messages), n=group.n, sampling=group.sampling, seed=group.seed)
         except EngineError as error:
             failure = Failure(Outcome.ENGINE_FAILED, str(error), error.evidence)
         except Exception as error:  # noqa: BLE001 - the boundary of a rollout: an unknown error is infra, kept as a row

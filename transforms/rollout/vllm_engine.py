@@ -26,6 +26,8 @@ class VllmEngine:
     policy_version: int
     seeds: bool
     """Whether requests carry a seed. Off on the CPU, where one seeded request can end the whole engine."""
+    max_model_len: int
+    """Tokens of prompt and answer together; vLLM refuses a `max_completion_tokens` above it."""
     timeout_s: float
     log: Path
     """Where the server writes; an error shows its end."""
@@ -34,12 +36,13 @@ class VllmEngine:
     async def sample(
         self, messages: list[dict[str, str]], *, n: int, sampling: Sampling, seed: int
     ) -> list[Completion]:
-        """Draw n completions of one chat prompt in one request. Raises EngineError.
+        """Draw n completions of one chat prompt in one request (greedy ones once: they are equal). Raises EngineError.
 
         The log-probabilities are those of the distribution sampled from: at the temperature and after top_p; for
         greedy ones at temperature 1.
         """
-        answer = await self._post("/v1/chat/completions", self._request(messages, n, sampling, seed))
+        asked = n if sampling.temperature > 0 else 1  # vLLM refuses more of a greedy request
+        answer = await self._post("/v1/chat/completions", self._request(messages, asked, sampling, seed))
         served = (await self._get("/weight_info"))["weight_version"]
         if served != str(self.policy_version):
             raise EngineError(
@@ -50,9 +53,9 @@ class VllmEngine:
             completions = [self._completion(answer["prompt_token_ids"], choice) for choice in answer["choices"]]
         except (KeyError, TypeError) as error:
             raise EngineError("vLLM's answer lacks a field", evidence=f"{error!r} in {str(answer)[:2000]}") from error
-        if len(completions) != n:
-            raise EngineError(f"vLLM gave {len(completions)} completions of {n}", evidence=str(answer)[:2000])
-        return completions
+        if len(completions) != asked:
+            raise EngineError(f"vLLM gave {len(completions)} completions of {asked}", evidence=str(answer)[:2000])
+        return completions * (n // asked)
 
     def _request(self, messages: list[dict[str, str]], n: int, sampling: Sampling, seed: int) -> dict[str, object]:
         """The request body. Every setting that a model's generation_config.json could change is spelled out."""
@@ -65,7 +68,7 @@ class VllmEngine:
             "top_k": -1,
             "min_p": 0.0,
             "repetition_penalty": 1.0,
-            "max_completion_tokens": sampling.max_tokens,
+            "max_completion_tokens": min(sampling.max_tokens, self.max_model_len),
             "stop": list(sampling.stop),
             "include_stop_str_in_output": True,
             "logprobs": True,

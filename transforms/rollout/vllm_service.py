@@ -75,6 +75,7 @@ class VllmService:
             url=self._url,
             policy_version=policy_version,
             seeds=not self._on_cpu,
+            max_model_len=self.spec.max_model_len,
             timeout_s=self.spec.request_timeout_s,
             log=self.log.absolute(),
         )
