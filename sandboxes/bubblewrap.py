@@ -184,7 +184,8 @@ def _filesystem(limits: Limits) -> list[str]:
         for folder in reversed(Path(sys.base_prefix).parents[:-1]):
             options += ["--perms", "0755", "--dir", str(folder)]
         options += ["--ro-bind", sys.base_prefix, sys.base_prefix]
-    options += ["--proc", "/proc", "--dev", "/dev"]
+    # bwrap leaves /proc/sys to the file modes, and a namespace's owner may write the sysctls of the namespace.
+    options += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"]
     options += ["--size", str(_SHM_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
     return [*options, "--size", str(limits.file_mib * MIB), "--perms", "1777", "--tmpfs", "/tmp"]
 

@@ -100,6 +100,23 @@ def test_no_state_travels_between_cases(name: str):
     assert [str(result.outcome) for result in report.results] == ["passed"] * 3, report
 
 
+def test_the_parent_that_holds_the_channel_is_out_of_reach():
+    program = """
+import ctypes, os, stat
+libc = ctypes.CDLL(None, use_errno=True)
+def opens(path):
+    try: os.close(os.open(path, os.O_RDONLY)); return True
+    except OSError: return False
+def f(x):
+    parent = os.getppid()
+    sockets = [fd for fd in range(64) if os.path.exists(f"/proc/self/fd/{fd}") and stat.S_ISSOCK(os.fstat(fd).st_mode)]
+    reached = [libc.ptrace(16, parent, 0, 0) == 0, libc.syscall(438, os.pidfd_open(parent), 3, 0) >= 0]
+    return reached + [opens(f"/proc/{parent}/mem"), opens(f"/proc/{parent}/environ"), opens(f"/proc/{parent}/fd")], sockets
+"""
+    report = grade(program, Task("t", "p", "f", (Case("c", (1,), ([False] * 5, [])),)))
+    assert report.results[0].outcome is Outcome.PASSED, report
+
+
 def test_inputs_are_not_there_before_their_case():
     """The parent that a child is forked from has not yet seen the later inputs."""
     program = """

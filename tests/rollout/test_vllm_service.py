@@ -72,6 +72,24 @@ def test_a_start_past_its_limit_is_ended(checkpoint: Path, tmp_path: Path):
         assert psutil.Process().children(recursive=True) == []
 
 
+class Forgetful(VllmService):
+    """A service whose reloads go nowhere: the server says all is well and keeps its weights."""
+
+    def _control(self, path: str, body: dict | None = None) -> dict:
+        return {} if path == "/collective_rpc" else super()._control(path, body)
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_a_reload_that_did_not_happen_is_found_out(checkpoint: Path, other_checkpoint: Path, tmp_path: Path):
+    with Forgetful(SPEC, log=tmp_path / "log") as service:
+        service.serve(checkpoint, 0)
+        with pytest.raises(EngineError, match="did not load") as error:
+            service.serve(other_checkpoint, 1)
+        assert psutil.Process().children(recursive=True) == []  # weights that nobody can name never answer
+    assert "embed_tokens" in error.value.evidence
+
+
 @pytest.mark.slow
 @pytest.mark.vllm
 @pytest.mark.parametrize(("sent", "when"), [(signal.SIGKILL, "up"), (signal.SIGINT, "starting")])

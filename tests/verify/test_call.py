@@ -191,8 +191,8 @@ def test_usage_covers_all_sandboxes_of_a_program():
     report = grade("def f(x):\n    while x < 2: print('x' * 100000)\n    return x + 1", plus_one(2))
     assert outcomes(report) == ["output_limit"] * 2
     assert report.usage.breach == "output_limit"
-    assert report.usage.cpu_s > 0
-    assert report.usage.wall_s > 0
+    assert report.usage.cpu_s > 0 or report.usage.limits_enforced_by == "rlimits"  # there in steps of 10 ms
+    assert report.usage.wall_s > 0.02
 
 
 def test_outcome_of_is_the_first_that_did_not_pass():

@@ -29,6 +29,8 @@ F = "def f():\n    return 1"
         (f"<think>```python\nwrong\n```</think>\n{F}", f"\n{F}"),
         ("<think>```python\nnever closed", None),
         (f"```python\nwrong\n```\n</think>\n```python\n{F}\n```", F),
+        ("<think>\n```python\nnever closed\n```\n", None),
+        (f"```python\n{F}\n```\n<think>\n```python\nwrong\n```\n</think>\nDone.", F),
         # No fence.
         (F, F),
         ("import os\nprint(1)", "import os\nprint(1)"),

@@ -24,8 +24,9 @@ class Sampling(Declared):
     max_tokens: int = Field(96, ge=1, le=131072)
     """Tokens a completion may have. A completion cut here has the finish reason `length`."""
 
-    stop: tuple[str, ...] = ("\n```",)
-    """Strings that end a completion; they stay in its text. The default is the closing fence of a code block."""
+    stop: tuple[str, ...] = ("\n```\n",)
+    """Strings that end a completion; they stay in its text. The default is the closing fence of a code block: the line
+    break behind it tells it from an opening one that names its language."""
 
 
 class EngineSpec(Declared):

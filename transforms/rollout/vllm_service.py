@@ -187,7 +187,12 @@ def _arguments(spec: EngineSpec, checkpoint: Path, *, dtype: str, on_cpu: bool) 
     device = [f"--gpu-memory-utilization={spec.memory_fraction}"]
     if on_cpu:
         # Compiling takes a minute and wins a tenth; a given cache size spares the profiling run.
-        device = ["--enforce-eager", f"--kv-cache-memory-bytes={_cpu_cache_bytes(spec, checkpoint, dtype=dtype)}"]
+        # Blocks of 32 tokens, not 128, let a group share most of its prompt: a fifth less work on short prompts.
+        device = [
+            "--enforce-eager",
+            "--block-size=32",
+            f"--kv-cache-memory-bytes={_cpu_cache_bytes(spec, checkpoint, dtype=dtype)}",
+        ]
     return [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
         f"--model={checkpoint.absolute()}",
