@@ -17,17 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# Threads of libgomp spin while they wait, and beside any busy process (an engine, sandboxes) that made a pass 5 times
-# slower. It reads this once, when torch is first imported; it is taken back so that an engine started later has its own.
-_SPINS = "OMP_WAIT_POLICY" not in os.environ
-if _SPINS:
-    os.environ["OMP_WAIT_POLICY"] = "passive"
-
 import torch
 import torch.distributed
-
-if _SPINS:
-    del os.environ["OMP_WAIT_POLICY"]
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
