@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import logging
 import sys
 from dataclasses import asdict
 from enum import StrEnum
@@ -107,6 +108,8 @@ def run(
         return
     from rich.console import Console
 
+    # Beam warns of a cloud library that nothing here uses.
+    logging.getLogger().addFilter(lambda record: "apitools" not in record.getMessage())
     from pipelines import cycle
     from pipelines.progress import Reporter
     from pipelines.summary import result_table, write_summary

@@ -37,7 +37,8 @@ EXIT_CODES = {
 """Exit status of every typed error, by name: looking one up imports nothing. A subclass counts as its nearest base."""
 
 HINTS = {
-    "transforms.quality.gate.QualityStop": "mend the cause and start again with --new, or change the limit in the spec",
+    "transforms.quality.gate.QualityStop": "after a change of `quality` the same run goes on with the "
+    "rows it has; --new starts another",
     "transforms.rollout.policy.EngineError": "the engine's own log is in `logs` under the home folder; "
     "running the same spec again goes on from the last commit",
     "training.trainer.TrainingDiverged": "try a smaller training.lr, which makes a new run",

@@ -136,8 +136,11 @@ def resolved_yaml(spec: RunSpec) -> str:
 
 
 def spec_hash(spec: RunSpec) -> str:
-    """SHA-256, in hex, of the resolved spec's canonical JSON without `paths`: where results go changes no result."""
-    record = spec.model_dump(mode="json", exclude={"paths"})
+    """SHA-256, in hex, of the canonical JSON of what makes a run's rows: the spec without `paths` and `quality`.
+
+    Where results go changes no result, and the gate's limits judge rows but do not make them.
+    """
+    record = spec.model_dump(mode="json", exclude={"paths", "quality"})
     return hashlib.sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

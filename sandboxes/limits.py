@@ -43,7 +43,7 @@ class SandboxSpec(Declared):
     """Sandboxes open at once in one worker process; about one per core."""
 
     attempts: int = Field(3, ge=1, le=10)
-    """Tries per episode when the host fails; each try is kept as a row. The program's own failures are never retried."""
+    """Tries per episode when the host fails; each is kept as a row. The program's own failures are never retried."""
 
     limits: Limits = Limits()
     """What one sandbox may use."""

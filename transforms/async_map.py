@@ -16,7 +16,7 @@ _loop_lock = threading.Lock()
 
 def _event_loop() -> asyncio.AbstractEventLoop:
     """The one event loop of this process, in a thread of its own, shared by all its stages."""
-    global _loop  # noqa: PLW0603 - one loop a process is the point
+    global _loop
     with _loop_lock:
         if _loop is None:
             _loop = asyncio.new_event_loop()
@@ -47,7 +47,7 @@ class AsyncDoFn(beam.DoFn):
         self._in_flight: set[Future[list[Any]]] = set()
         self._done: collections.deque[tuple[Future[list[Any]], Any, Any]] = collections.deque()
 
-    def process(self, element: Any, timestamp=beam.DoFn.TimestampParam, window=beam.DoFn.WindowParam) -> Iterator[Any]:  # noqa: ANN001 - Beam fills these in
+    def process(self, element: Any, timestamp=beam.DoFn.TimestampParam, window=beam.DoFn.WindowParam) -> Iterator[Any]:
         """Start a call; emit what has finished meanwhile."""
         while len(self._in_flight) >= self.concurrency:
             yield from self._emit(wait=True)

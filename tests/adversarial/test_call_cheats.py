@@ -9,8 +9,9 @@ from sandboxes.bubblewrap import Bubblewrap
 from sandboxes.limits import Limits
 from transforms.episode import CaseReport
 from transforms.grade.outcomes import Outcome, OutcomeClass
+from transforms.grade.rubric import outcome_of
 from transforms.sources.task import Case, Task
-from transforms.verify.call import outcome_of, run_call
+from transforms.verify.call import run_call
 
 LIMITS = Limits(wall_time_s=2, cpu_time_s=2, memory_mib=128, processes=24, output_kib=64, file_mib=8)
 SECRET = "expected-7c1f"  # the expected value of the first case: nothing in the sandbox may know it

@@ -1,8 +1,9 @@
-"""Runs the driver in forked children and kills them where it is told: a process of its own, so that forking is safe.
+"""Runs `headrace` in forked children and kills them where it is told: a process of its own, so that forking is safe.
 
-Reads one JSON command a line: {"spec": FILE, "die_at": N | null, "after_s": S | null, ...}. A child counts the
-boundaries it passes (before and after every commit, checkpoint, pipeline and optimizer step) and kills itself with
-SIGKILL at the Nth; or it is killed from outside after S seconds. Answers {"code": exit status or -signal}, a line each.
+Reads one JSON command a line: {"argv": [...], "die_at": N | null, "signal": [S, seconds] | null, "out", "names": FILE}.
+A child counts the boundaries it passes (before and after every write, commit, pipeline, checkpoint and optimizer step),
+noting their names in a file, and kills itself with SIGKILL at the Nth; or it is sent signal S after so many seconds.
+Answers {"code": exit status or -signal}, a line each.
 """
 
 import json
@@ -10,14 +11,11 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pipelines.cycle as cycle
-from pipelines.progress import Reporter
-from pipelines.spec_file import load_spec
+from pipelines import cli, cycle
 from training.trainer import Trainer
 from transforms.lake.table import Lake
 
@@ -51,18 +49,30 @@ class Boundaries:
 
 
 def child(command: dict[str, Any]) -> None:
-    names = Path(command["names"])
-    boundaries = Boundaries(command["die_at"], names)
-    boundaries.around(Lake, "commit")
-    boundaries.around(Lake, "write_files")
-    for function in ("save", "prune", "run_chunk", "check_cycle", "cut_batch", "resolve_base_model", "admit"):
+    boundaries = Boundaries(command["die_at"], Path(command["names"]))
+    for method in ("write_files", "commit"):
+        boundaries.around(Lake, method)
+    for function in ("admit", "resolve_base_model", "run_chunk", "check_cycle", "cut_batch", "save", "prune"):
         boundaries.around(cycle, function)
     boundaries.around(Trainer, "train")
     boundaries.around(cycle._Wheel, "_on_step")
-    path = Path(command["spec"])
-    spec = load_spec(path, [])
-    with Reporter(cycles=spec.cycles.count, plain=True, every_s=1000) as reporter:
-        cycle.run(spec, spec_folder=path.parent, new=False, reporter=reporter)
+    cli.app(command["argv"])
+
+
+def in_child(command: dict[str, Any]) -> None:
+    """Never returns: the forked process ends here."""
+    code = 70
+    try:
+        out = os.open(command["out"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        child(command)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def say(line: str) -> None:
@@ -80,27 +90,13 @@ def main() -> None:
         command = json.loads(line)
         pid = os.fork()
         if pid == 0:
-            code = 1
-            try:
-                log = os.open(command["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-                os.dup2(log, 1)
-                os.dup2(log, 2)
-                child(command)
-                code = 0
-            except BaseException:  # noqa: BLE001 - the child must end here, whatever happens
-                import traceback
-
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        if command["after_s"] is not None:
-            timer = threading.Timer(command["after_s"], os.kill, (pid, signal.SIGKILL))
+            in_child(command)
+        number, seconds = command["signal"] or (0, 0.0)
+        timer = threading.Timer(seconds, os.kill, (pid, number))
+        if number:
             timer.start()
-            _, status = os.waitpid(pid, 0)
-            timer.cancel()
-        else:
-            _, status = os.waitpid(pid, 0)
-        time.sleep(0.01)
+        _, status = os.waitpid(pid, 0)
+        timer.cancel()
         say(json.dumps({"code": os.waitstatus_to_exitcode(status)}))
 
 

@@ -217,14 +217,15 @@ def test_the_resolved_spec_loads_as_the_same_spec(load):
     assert load(resolved_yaml(first)) == first
 
 
-def test_the_hash_covers_every_setting_but_the_paths(load):
+def test_the_hash_covers_every_setting_but_the_paths_and_the_gate(load):
     base = load("name: a\n")
     record = base.model_dump(mode="json")
-    del record["paths"]
+    del record["paths"], record["quality"]
     canonical = json.dumps(record, sort_keys=True, separators=(",", ":"))
     assert spec_hash(base) == hashlib.sha256(canonical.encode()).hexdigest()
     assert spec_hash(load("name: a\n", "paths.home=x")) == spec_hash(base)
     assert spec_hash(load("name: a\ntraining: {lr: 1e-5}\n")) == spec_hash(base)  # the default, written out
+    assert spec_hash(load("name: a\n", "quality.max_infra_rate=0.5")) == spec_hash(base)
     assert spec_hash(load("name: a\n", "seed=1")) != spec_hash(base)
 
 
@@ -233,9 +234,10 @@ def test_every_shipped_spec_loads_and_is_found_by_its_name(path):
     assert load_spec(find_spec(path.stem), []).name == path.stem
 
 
-def test_the_quickstart_writes_out_defaults_only():
+def test_the_quickstart_writes_out_defaults_but_for_the_learning_rate():
     text = (SHIPPED / "quickstart.yaml").read_text()
-    assert load_spec(SHIPPED / "quickstart.yaml", []) == RunSpec(name="quickstart")
+    expected = RunSpec.model_validate({"name": "quickstart", "training": {"lr": 2e-5}})
+    assert load_spec(SHIPPED / "quickstart.yaml", []) == expected
     # Every setting has its comment, on its own line: `key: value  # what and unit`.
     bare = [line for line in text.splitlines() if line.strip() and not line.endswith(":") and "#" not in line]
     assert bare == ["  algorithm: grpo", "  temperature: 1.0"]

@@ -47,8 +47,8 @@ def wait_for(condition, timeout_s: float = 30.0) -> None:
         time.sleep(0.02)
 
 
-def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+def alive(processes: list[psutil.Process], timeout_s: float = 0) -> list[psutil.Process]:
+    return psutil.wait_procs(processes, timeout=timeout_s)[1]
 
 
 def test_stop_ends_every_process_and_removes_its_temporary_files(tmp_path: Path):
@@ -57,6 +57,7 @@ def test_stop_ends_every_process_and_removes_its_temporary_files(tmp_path: Path)
     scratch = Path((tmp_path / "log").read_text().split()[-1])
     assert len(tree) == 4  # guardian, service, two sleeps
     assert scratch.is_dir()
+    assert os.getsid(0) not in {os.getsid(process.pid) for process in tree}  # a Ctrl-C on the terminal is not theirs
     assert child.exit_code is None
     child.stop()
     assert alive(tree) == []
@@ -69,13 +70,13 @@ def test_nothing_outlives_the_owner(tmp_path: Path, sent: signal.Signals):
     log = tmp_path / "log"
     owner = subprocess.Popen([sys.executable, "-c", OWNER, SERVICE, str(log)], stderr=subprocess.DEVNULL)
     wait_for(lambda: log.exists() and "serving in" in log.read_text())
-    guardian = next(p for p in psutil.Process(owner.pid).children() if len(p.cmdline()) > 3 and "-S" in p.cmdline())
+    guardian = next(p for p in psutil.Process(owner.pid).children() if "-S" in p.cmdline())
     tree = [guardian, *guardian.children(recursive=True)]
     assert len(tree) == 4
     fork = next(p for p in psutil.Process(owner.pid).children() if p != guardian)
     owner.send_signal(sent)
     owner.wait(10)
-    wait_for(lambda: alive(tree) == [], 10)
+    assert alive(tree, 10) == []
     fork.kill()
 
 

@@ -1,6 +1,7 @@
 """What every policy engine owes, asked of each of them."""
 
 import asyncio
+import functools
 import itertools
 import math
 import pickle
@@ -40,9 +41,14 @@ def ask(engine: PolicyEngine, sampling: Sampling, *, n: int = 1, seed: int = 7) 
     return asyncio.run(engine.sample(CHAT, n=n, sampling=sampling, seed=seed))
 
 
+@functools.cache
+def plain_model(checkpoint: Path) -> torch.nn.Module:
+    return AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+
+
 def distributions(checkpoint: Path, completion: Completion, temperature: float) -> torch.Tensor:
     """Log-probabilities [tokens, vocabulary] of a plain forward pass, without cache or batch."""
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    model = plain_model(checkpoint)
     ids = torch.tensor([completion.prompt_token_ids + completion.token_ids])
     with torch.no_grad():
         logits = model(ids).logits[0, len(completion.prompt_token_ids) - 1 : -1]
@@ -76,7 +82,10 @@ def test_greedy_takes_the_likeliest_token_and_repeats_itself(engine: PolicyEngin
 def test_log_probabilities_are_those_of_the_distribution_sampled_from(
     engine: PolicyEngine, checkpoint: Path, temperature: float
 ):
-    for completion in ask(engine, Sampling(temperature=temperature, max_tokens=24, stop=()), n=4):
+    completions = ask(engine, Sampling(temperature=temperature, max_tokens=80, stop=()), n=16)
+    if temperature > 0:  # some end before others: what is left of the batch must keep its own history
+        assert len({len(completion.token_ids) for completion in completions}) > 1
+    for completion in completions:
         all_logprobs = distributions(checkpoint, completion, temperature or 1.0)
         expected = [float(row[token]) for row, token in zip(all_logprobs, completion.token_ids, strict=True)]
         assert completion.logprobs == pytest.approx(expected, abs=TOLERANCE)

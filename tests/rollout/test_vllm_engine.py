@@ -162,6 +162,6 @@ def test_a_lost_connection_is_tried_three_times(server: Server, tmp_path: Path):
 
 def test_silence_past_the_limit_is_an_engine_error(server: Server, tmp_path: Path):
     server.hang.clear()
-    with pytest.raises(EngineError, match=r"request_timeout_s = 0\.3"):
-        ask(server, tmp_path, timeout_s=0.3)
-    assert len(server.requests) == 1
+    with pytest.raises(EngineError, match="request_timeout_s = 1 s"):
+        ask(server, tmp_path, timeout_s=1)
+    assert len(server.requests) == 1  # asking again would add to the load that made it slow

@@ -12,10 +12,9 @@ from sandboxes.bubblewrap import Bubblewrap
 from sandboxes.limits import Limits
 from sandboxes.protocol import HostOutOfMemory, ProvisionFailed, SandboxError
 from sandboxes.session import ProcessSession
-from transforms.episode import CaseReport, CaseResult
-from transforms.grade.outcomes import Outcome
+from transforms.episode import CaseReport
 from transforms.sources.task import Case, Task
-from transforms.verify.call import outcome_of, run_call
+from transforms.verify.call import run_call
 
 LIMITS = Limits(wall_time_s=3, cpu_time_s=3, memory_mib=128, processes=24, output_kib=64, file_mib=8)
 
@@ -193,17 +192,6 @@ def test_usage_covers_all_sandboxes_of_a_program():
     assert report.usage.breach == "output_limit"
     assert report.usage.cpu_s > 0 or report.usage.limits_enforced_by == "rlimits"  # there in steps of 10 ms
     assert report.usage.wall_s > 0.02
-
-
-def test_outcome_of_is_the_first_that_did_not_pass():
-    def result(outcome: Outcome) -> CaseResult:
-        return CaseResult("c", "hidden", outcome, "", 0.1)
-
-    passed, wrong, slow = map(result, (Outcome.PASSED, Outcome.FAILED_TESTS, Outcome.TIME_LIMIT))
-    assert outcome_of((passed, passed)) is Outcome.PASSED
-    assert outcome_of((passed, slow, wrong)) is Outcome.TIME_LIMIT
-    with pytest.raises(ValueError, match="no case"):
-        outcome_of(())
 
 
 def test_a_task_without_cases_is_refused():

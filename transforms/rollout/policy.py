@@ -89,7 +89,10 @@ class EngineError(Exception):
 class PolicyEngine(Protocol):
     """A picklable handle on a policy version. It travels to the workers; heavy state is made there on first use."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Name of the engine, as rows record it."""
+        ...
 
     async def sample(
         self, messages: list[dict[str, str]], *, n: int, sampling: Sampling, seed: int

@@ -30,7 +30,7 @@ class _Loaded:
     """Token ids that end a completion."""
 
 
-_lock = threading.Lock()  # one group decodes at a time, so nothing else can change what a group draws
+_lock = threading.Lock()  # one group decodes at a time: a second would only fight it for cores and memory
 _loaded: _Loaded | None = None
 
 

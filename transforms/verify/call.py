@@ -51,16 +51,6 @@ async def run_call(sandbox: SandboxProvider, task: Task, program: str, limits: L
     return CaseReport(tuple(run.results), _together(run.usages, limits))
 
 
-def outcome_of(results: tuple[CaseResult, ...]) -> Outcome:
-    """The outcome of a program: passed if every case passed, else that of the first case that did not.
-
-    Raises ValueError for no results: nothing was proved.
-    """
-    if not results:
-        raise ValueError("no case was run, so there is no outcome; a task needs at least one case")
-    return next((result.outcome for result in results if result.outcome is not Outcome.PASSED), Outcome.PASSED)
-
-
 class _Run:
     """One program on its way through the cases of a task."""
 

@@ -1,0 +1,102 @@
+"""A tiny policy, tasks that its random answers solve by chance, and a server that runs `headrace` on them."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.tiny_model import make_tiny_model
+
+SPEC = """
+name: crash
+engine: {{kind: transformers, dtype: float32, max_model_len: 64}}
+policy: {{model: {material}/model}}
+tasks: {{train: {material}/tasks.jsonl, heldout: {material}/tasks.jsonl}}
+sampling: {{max_tokens: 1, stop: []}}
+quality: {{max_truncation_rate: 1.0, max_duplicate_rate: 1.0}}
+training: {{dtype: float32, lr: 1e-3, groups_per_step: 2}}
+cycles: {{count: 2, group_size: 4, groups_per_chunk: 2}}
+evaluation: {{samples: 2}}
+"""
+EPISODES = 2 * 2 * (2 + 1) + 2 * 3 * 4
+"""Before and after: 2 held-out tasks, 2 sampled and 1 greedy answer; 2 cycles of 3 tasks and 4 answers."""
+
+
+def program(body: str) -> str:
+    """One token that is a whole answer (the tokenizer splits on spaces, so it holds none)."""
+    return f"```python\ndef\tf(x):\n\treturn\t{body}\n```"
+
+
+def task(name: str, split: str, body: str, cases: list[tuple[int, int]]) -> dict[str, object]:
+    return {
+        "task_id": name,
+        "prompt": f"w{name}",
+        "entry_point": "f",
+        "split": split,
+        "gold": f"def f(x):\n return {body}",
+        "cases": [{"args": [x], "expected": value} for x, value in cases],
+    }
+
+
+TASKS = [
+    task("same", "train", "x", [(3, 3), (-2, -2)]),
+    task("double", "train", "x*2", [(3, 6), (-2, -4)]),
+    task("even", "train", "x*x*0", [(3, 0), (7, 0)]),
+    task("negate", "heldout", "-x", [(3, -3), (0, 0)]),
+    task("square", "heldout", "x*x", [(3, 9), (5, 25)]),
+]
+
+
+@dataclass
+class Driver:
+    """Runs `headrace run SPEC` in a fresh process each time; `output` is what the last one printed."""
+
+    server: subprocess.Popen[str]
+    material: Path
+    output: str = ""
+
+    def run(self, home: Path, *options: str, die_at: int | None = None, signal: tuple[int, float] | None = None) -> int:
+        """The exit status, or the negative number of the signal that ended it."""
+        spec, out, names = (home.with_name(home.name + end) for end in (".yaml", ".out", ".names"))
+        if not spec.exists():
+            spec.write_text(SPEC.format(material=self.material))
+        names.write_text("")
+        command = {
+            "argv": ["run", str(spec), "--plain", "--home", str(home), *options],
+            "die_at": die_at, "signal": signal, "out": str(out), "names": str(names),
+        }  # fmt: skip
+        assert self.server.stdin
+        assert self.server.stdout
+        self.server.stdin.write(json.dumps(command) + "\n")
+        self.server.stdin.flush()
+        code = json.loads(self.server.stdout.readline())["code"]
+        self.output = out.read_text()
+        return code
+
+    def finish(self, home: Path, *options: str) -> None:
+        assert self.run(home, *options) == 0, self.output[-3000:]
+
+    def boundaries(self, home: Path) -> list[str]:
+        """Names of the boundaries that the last run of this home passed."""
+        return home.with_name(home.name + ".names").read_text().splitlines()
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    material = tmp_path_factory.mktemp("material")
+    make_tiny_model(material / "model", [program(body) for body in ("x", "-x", "x+1", "x*2", "0", "x*x", "y")])
+    (material / "tasks.jsonl").write_text("\n".join(map(json.dumps, TASKS)))
+    server = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("crash_server.py"))],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert server.stdout
+    assert server.stdout.readline() == "ready\n"
+    yield Driver(server, material)
+    assert server.stdin
+    server.stdin.close()
+    server.wait(timeout=30)
