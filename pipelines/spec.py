@@ -41,7 +41,7 @@ class EvaluationSpec(Declared):
     samples: int = Field(16, ge=1, le=1024)
     """Sampled answers a task, at `temperature`."""
 
-    temperature: float = Field(1.0, gt=0, le=10)
+    temperature: float = Field(1.0, gt=0, le=2)
     """Softmax temperature of the sampled answers."""
 
     greedy: bool = True

@@ -252,11 +252,22 @@ def _point(version: int, rate: Rate) -> Point:
 
 
 def _answers(home: Path, run_id: str, results: Results) -> list[dict[str, Any]]:
-    """For each held-out task, one answer before and one after: the greedy one, else the first sampled one."""
+    """For each held-out task, one answer before and one after (the greedy one, else the first sampled one), and how
+    many of the sampled ones pass."""
     if not results.evaluations:
         return []
     ends = results.evaluations[:1] + results.evaluations[1:][-1:]
     purpose = "eval_greedy" if all(each.greedy for each in ends) else "eval_sampled"
+    sampled = {
+        (row["task_id"], row["policy_version"]): f"{row['passed']} of {row['scored']} sampled answers pass"
+        for row in query(
+            home,
+            f"""SELECT task_id, policy_version, count(reward) AS scored,
+                    sum(CASE WHEN outcome = 'passed' THEN 1 ELSE 0 END) AS passed
+                FROM trajectories WHERE run_id = {literal(run_id)} AND final AND purpose = 'eval_sampled'
+                GROUP BY task_id, policy_version""",
+        ).to_pylist()
+    }
     rows = query(
         home,
         f"""SELECT task_id, policy_version, messages, program, outcome, tests, failure FROM trajectories
@@ -275,6 +286,7 @@ def _answers(home: Path, run_id: str, results: Results) -> list[dict[str, Any]]:
         task["answers"].append(
             {
                 "policy_version": row["policy_version"],
+                "sampled": sampled.get((row["task_id"], row["policy_version"]), ""),
                 "text": _cut(row["program"] or (said[-1] if said else "")),
                 "outcome": row["outcome"],
                 "passed": row["outcome"] == "passed",

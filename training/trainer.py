@@ -36,7 +36,8 @@ class CheckpointError(ValueError):
 
 
 class TrainingDiverged(ArithmeticError):
-    """The loss or the gradient is not finite. The optimizer step was not taken; the weights are as before."""
+    """The loss or the gradient is not finite. Without ZeRO the step was not taken and the weights are as before; with
+    it the trainer may be damaged: go on from the last checkpoint."""
 
 
 @dataclass(slots=True)
@@ -165,16 +166,17 @@ class Trainer:
             # DeepSpeed clips here but keeps no norm.
             norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]).item()
         else:
-            norm = 0.0
+            norm = 0.0  # known only after the step
+        if math.isfinite(loss_mean + norm):
+            self.engine.step()
+            if self.spec.zero_stage > 0:
+                norm = float(self.engine.get_global_grad_norm())
         if not math.isfinite(loss_mean + norm):
             self.engine.zero_grad()
             raise TrainingDiverged(
-                f"optimizer step {number}: loss {loss_mean}, gradient norm {norm}; the step was not taken. "
-                "Lower training.lr, or look for a damaged checkpoint"
+                f"optimizer step {number}: loss {loss_mean}, gradient norm {norm}. "
+                "Go on from the last checkpoint with a lower training.lr, or look for damaged weights"
             )
-        self.engine.step()
-        if self.spec.zero_stage > 0:
-            norm = float(self.engine.get_global_grad_norm())
         return {
             "loss": loss_mean,
             "grad_norm": norm,
