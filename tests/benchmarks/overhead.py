@@ -2,8 +2,8 @@
 
     .venv/bin/python -m tests.benchmarks.overhead [HOME]
 
-A pipeline's own cost is the time of its stage less the time in which an episode was being answered or executed (from the
-first request to the last verdict of the chunk). The gate's cost is its stage. Everything else is engine, sandbox, trainer.
+A pipeline's own cost is the time of its stage less the time in which an episode was being answered or executed (from
+the first request to the last verdict of the chunk). The gate's cost is its stage. The rest is engine, sandbox, trainer.
 """
 
 import sys

@@ -234,9 +234,10 @@ def test_every_shipped_spec_loads_and_is_found_by_its_name(path):
     assert load_spec(find_spec(path.stem), []).name == path.stem
 
 
-def test_the_quickstart_writes_out_defaults_but_for_the_learning_rate():
+def test_the_quickstart_writes_out_defaults_but_for_what_its_small_tasks_want():
     text = (SHIPPED / "quickstart.yaml").read_text()
-    expected = RunSpec.model_validate({"name": "quickstart", "training": {"lr": 2e-5}})
+    small = {"training": {"lr": 2e-5}, "sandbox": {"limits": {"wall_time_s": 2.0}}}
+    expected = RunSpec.model_validate({"name": "quickstart", **small})
     assert load_spec(SHIPPED / "quickstart.yaml", []) == expected
     # Every setting has its comment, on its own line: `key: value  # what and unit`.
     bare = [line for line in text.splitlines() if line.strip() and not line.endswith(":") and "#" not in line]
