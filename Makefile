@@ -38,8 +38,8 @@ lock: .venv/ready    ## work the lock out again from pyproject.toml
 	@.venv/bin/uv pip compile pyproject.toml --extra gpu --extra spark --extra docker --extra dev --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --quiet --output-file deploy/requirements-gpu.lock
 
-clean:               ## remove the environment, caches and results (.headrace)
-	rm -rf .venv .headrace .pytest_cache .ruff_cache *.egg-info build
+clean:               ## remove the environment and caches; results (.headrace) stay
+	rm -rf .venv .pytest_cache .ruff_cache *.egg-info build
 
 .venv/ready: deploy/requirements.lock pyproject.toml
 	@echo "== setting up .venv: Python packages from deploy/requirements.lock (about 7 GB the first time)"
