@@ -236,7 +236,11 @@ def test_every_shipped_spec_loads_and_is_found_by_its_name(path):
 
 def test_the_quickstart_writes_out_defaults_but_for_what_its_small_tasks_want():
     text = (SHIPPED / "quickstart.yaml").read_text()
-    small = {"training": {"lr": 2e-5}, "sandbox": {"limits": {"wall_time_s": 2.0}}}
+    small = {
+        "training": {"lr": 2e-5},
+        "sandbox": {"limits": {"wall_time_s": 2.0}},
+        "engine": {"max_model_len": 512},
+    }
     expected = RunSpec.model_validate({"name": "quickstart", **small})
     assert load_spec(SHIPPED / "quickstart.yaml", []) == expected
     # Every setting has its comment, on its own line: `key: value  # what and unit`.
