@@ -33,7 +33,7 @@ from transforms.lake.table import Lake
 from transforms.quality.gate import QualityStop, check_cycle, raise_on_breach
 from transforms.quality.validate import validate_rows
 from transforms.rollout.engines import make_service
-from transforms.rollout.policy import EngineService
+from transforms.rollout.policy import EngineLost, EngineService
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +138,24 @@ class _Wheel:
             return
         version = pending[0].groups[0].policy_version
         with self._stage(stage, cycle=cycle, total=sum(chunk.episodes for chunk in pending)):
-            engine = service.serve(self._checkpoint(version), version)
             for chunk in pending:
+                self._run_chunk(service, chunk, version)
+
+    def _run_chunk(self, service: EngineService, chunk: Chunk, version: int) -> None:
+        """Run a chunk to its commit; an engine that dies under it is started again, once."""
+        for last_try in (False, True):
+            engine = service.serve(self._checkpoint(version), version)
+            try:
                 run_chunk(
                     chunk, run_id=self.run_id, spec=self.spec, engine=engine, sandbox=self.sandbox, lake=self.lake
                 )
+                return
+            except EngineLost as error:
+                service.stop()
+                if last_try:
+                    raise
+                self.events.record("engine_lost", cycle=chunk.cycle, error=str(error)[:2000])
+                self.reporter.note("the engine is gone; starting it again")
 
     def _pending(self, chunks: tuple[Chunk, ...]) -> list[Chunk]:
         committed = self.lake.committed_version("trajectories", self.run_id) or 0

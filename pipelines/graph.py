@@ -14,7 +14,7 @@ from transforms.lake.sink import WriteToDelta
 from transforms.lake.table import Lake
 from transforms.quality.suite import SuiteError
 from transforms.quality.validate import Validate
-from transforms.rollout.policy import PolicyEngine
+from transforms.rollout.policy import EngineLost, PolicyEngine
 from transforms.rollout.rollout import RolloutGroups
 from transforms.verify.verify import Verify
 
@@ -27,8 +27,8 @@ def run_chunk(
 ) -> None:
     """Run one chunk to its commit. Calling it again after a crash commits nothing twice.
 
-    The runner is pinned: Beam's default one tries to download another runner at every start. Raises LakeError and
-    SuiteError as its stages do, and RuntimeError for what no stage foresaw.
+    The runner is pinned: Beam's default one tries to download another runner at every start. Raises LakeError,
+    SuiteError and EngineLost as its stages do, and RuntimeError for what no stage foresaw.
     """
     in_flight = max(1, spec.engine.concurrent // max(group.n for group in chunk.groups))
     try:
@@ -46,7 +46,7 @@ def run_chunk(
     except RuntimeError as error:
         # Beam wraps what a stage raises; in one process the original is still behind it.
         cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, LakeError | SuiteError):
+        while cause is not None and not isinstance(cause, LakeError | SuiteError | EngineLost):
             cause = cause.__cause__ or cause.__context__
         raise (cause or error) from None
 

@@ -191,7 +191,7 @@ EVENTS = pa.schema(
         field("run_id", pa.string(), "the run this belongs to", nullable=False),
         field("session", pa.string(), "one start of `headrace run`; a resumed run has several", nullable=False),
         field("cycle", pa.int32(), "cycle it happened in; null outside a cycle", "cycles"),
-        field("event", pa.string(), "what happened: started, resumed, stage, gate_stopped, finished, failed, interrupted", nullable=False),
+        field("event", pa.string(), "what happened: started, resumed, stage, engine_lost, gate_stopped, finished, failed, interrupted", nullable=False),
         field("stage", pa.string(), "stage it belongs to: setup, engine, rollout, quality, train, evaluate"),
         field("seconds", pa.float64(), "time it took, where it took any", "seconds"),
         field("detail", pa.string(), "more, as JSON"),

@@ -86,6 +86,10 @@ class EngineError(Exception):
         self.evidence = evidence
 
 
+class EngineLost(EngineError):
+    """The engine is gone, and nothing it is asked can be answered: no episode ends by it, the chunk is run again."""
+
+
 class PolicyEngine(Protocol):
     """A picklable handle on a policy version. It travels to the workers; heavy state is made there on first use."""
 
@@ -97,7 +101,7 @@ class PolicyEngine(Protocol):
     async def sample(
         self, messages: list[dict[str, str]], *, n: int, sampling: Sampling, seed: int
     ) -> list[Completion]:
-        """Draw n completions of one chat prompt. Raises EngineError."""
+        """Draw n completions of one chat prompt. Raises EngineError, EngineLost."""
         ...
 
 
@@ -120,6 +124,10 @@ class EngineService(Protocol):
         Handles of other policy versions are refused from then on. The first call starts the engine, unless `start`
         did. Raises EngineError.
         """
+        ...
+
+    def stop(self) -> None:
+        """End every process of the engine; `serve` starts it again. May be called again."""
         ...
 
     def __enter__(self) -> "EngineService": ...

@@ -5,7 +5,7 @@ import apache_beam as beam
 from transforms.async_map import AsyncDoFn
 from transforms.episode import Failure, Group, Rollout, now_us
 from transforms.grade.outcomes import Outcome
-from transforms.rollout.policy import EngineError, PolicyEngine
+from transforms.rollout.policy import EngineError, EngineLost, PolicyEngine
 from transforms.tally import TALLY
 
 
@@ -13,7 +13,7 @@ class RolloutGroups(beam.PTransform):
     """Sample the n completions of each group.
 
     In:   Group, in any order.
-    Out:  Rollout, exactly n per Group; one the engine failed holds the failure.
+    Out:  Rollout, exactly n per Group; one the engine failed holds the failure. Fails with EngineLost.
     Cost: `concurrency` groups in flight in each worker process; the engine decides how many it decodes at once.
           Repeatable only where the engine is.
     """
@@ -34,7 +34,10 @@ class RolloutGroups(beam.PTransform):
 
 
 async def rollout(engine: PolicyEngine, group: Group) -> list[Rollout]:
-    """Ask for all n episodes of a group at once. Never raises: a failure of the engine is n rollouts that hold it."""
+    """Ask for all n episodes of a group at once. A request that fails is n rollouts that hold the failure.
+
+    Raises EngineLost: the fault of a dead engine is no result of any episode.
+    """
     messages = ({"role": "user", "content": group.task.prompt},)
     started = now_us()
     completions, failure = [None] * group.n, None
@@ -43,6 +46,8 @@ async def rollout(engine: PolicyEngine, group: Group) -> list[Rollout]:
     else:
         try:
             completions = await engine.sample(list(messages), n=group.n, sampling=group.sampling, seed=group.seed)
+        except EngineLost:
+            raise
         except EngineError as error:
             failure = Failure(Outcome.ENGINE_FAILED, str(error), error.evidence)
         except Exception as error:  # noqa: BLE001 - the boundary of a rollout: an unknown error is infra, kept as a row

@@ -8,6 +8,7 @@ from typing import cast
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 from transforms.rollout.policy import (
     Completion,
@@ -29,6 +30,8 @@ class _Loaded:
     ends: frozenset[int]
     """Token ids that end a completion."""
 
+
+disable_progress_bar()  # a bar for each load of a model would stand in the run's own progress
 
 _lock = threading.Lock()  # one group decodes at a time: a second would only fight it for cores and memory
 _loaded: _Loaded | None = None
@@ -111,13 +114,17 @@ class TransformersService:
         engine.load()
         return engine
 
+    def stop(self) -> None:
+        """Let go of the model."""
+        global _loaded
+        with _lock:
+            _loaded = None
+
     def __enter__(self) -> "TransformersService":
         return self
 
     def __exit__(self, *exc: object) -> None:
-        global _loaded
-        with _lock:
-            _loaded = None
+        self.stop()
 
 
 class _Row:

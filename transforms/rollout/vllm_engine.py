@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import httpx
 
 from transforms.rollout.child import log_tail
-from transforms.rollout.policy import Completion, EngineError, Sampling
+from transforms.rollout.policy import Completion, EngineError, EngineLost, Sampling
 
 MODEL = "policy"
 """Name the server gives its one model."""
@@ -120,7 +120,7 @@ class VllmEngine:
                 ) from error
             except httpx.TransportError as error:
                 if tries == CONNECTION_TRIES:
-                    raise EngineError(
+                    raise EngineLost(
                         f"no connection to vLLM at {self.url} in {tries} tries",
                         evidence=f"{error!r}; {log_tail(self.log)}",
                     ) from error
