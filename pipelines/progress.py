@@ -72,21 +72,6 @@ class Reporter:
             self._cycle_started = time.monotonic()
         self._stage = _Stage(name, cycle, total, TALLY.snapshot())
 
-    def advance(
-        self,
-        *,
-        episodes: int = 0,
-        tokens: int = 0,
-        graded: int = 0,
-        scored: int = 0,
-        reward_sum: float = 0.0,
-        steps: int = 0,
-    ) -> None:
-        """Count what was done, from any thread; the same as adding to the tally."""
-        TALLY.add(
-            episodes=episodes, tokens=tokens, graded=graded, scored=scored, reward_sum=reward_sum, steps=steps
-        )  # fmt: skip
-
     def cycle_done(self, cycle: int) -> None:
         """Close a cycle. One that had been done in an earlier session is closed without having had a stage."""
         self._end_stage()

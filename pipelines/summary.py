@@ -115,15 +115,15 @@ def read_results(home: Path, run_id: str) -> Results:
         home,
         f"""SELECT purpose, cycle, policy_version,
                    sum(CASE WHEN final THEN 1 ELSE 0 END) AS episodes,
-                   sum(CASE WHEN final AND outcome_class = 'policy' THEN 1 ELSE 0 END) AS scored,
-                   sum(CASE WHEN final AND outcome = 'passed' THEN 1 ELSE 0 END) AS passed,
+                   sum(CASE WHEN valid AND outcome_class = 'policy' THEN 1 ELSE 0 END) AS scored,
+                   sum(CASE WHEN valid AND outcome = 'passed' THEN 1 ELSE 0 END) AS passed,
                    sum(CASE WHEN final AND outcome_class = 'infra' THEN 1 ELSE 0 END) AS infra,
                    sum(CASE WHEN final AND cardinality(quarantine_reasons) > 0 THEN 1 ELSE 0 END) AS quarantined,
-                   sum(CASE WHEN final THEN reward END) AS reward,
+                   sum(CASE WHEN valid THEN reward END) AS reward,
                    sum(CASE WHEN attempt = 1 THEN completion_tokens ELSE 0 END) AS tokens,
                    count(DISTINCT task_id) AS tasks
-            FROM trajectories WHERE run_id = {name}
-            GROUP BY purpose, cycle, policy_version ORDER BY cycle, policy_version""",
+            FROM (SELECT *, final AND cardinality(quarantine_reasons) = 0 AS valid FROM trajectories)
+            WHERE run_id = {name} GROUP BY purpose, cycle, policy_version ORDER BY cycle, policy_version""",
     ).to_pylist()
     seconds: dict[int, dict[str, float]] = {}
     for row in query(
@@ -265,6 +265,7 @@ def _answers(home: Path, run_id: str, results: Results) -> list[dict[str, Any]]:
             f"""SELECT task_id, policy_version, count(reward) AS scored,
                     sum(CASE WHEN outcome = 'passed' THEN 1 ELSE 0 END) AS passed
                 FROM trajectories WHERE run_id = {literal(run_id)} AND final AND purpose = 'eval_sampled'
+                    AND cardinality(quarantine_reasons) = 0
                 GROUP BY task_id, policy_version""",
         ).to_pylist()
     }

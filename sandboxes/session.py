@@ -40,26 +40,25 @@ class Output:
 
     def new_case(self) -> None:
         """Start counting afresh; what was printed before counts for the case before."""
-        for name in list(self.fds):
+        for name in self.fds:
             while not self.over and self.read(name):
                 pass
         if not self.over:
             self._printed = 0
 
-    def read(self, name: str) -> bool:
-        """Take one chunk; False when there is none now. A stream that ended is closed."""
-        if name not in self.fds:
-            return False
+    def read(self, name: str) -> int | None:
+        """Take one chunk; its bytes, 0 at the end of the stream, None when there is nothing now."""
         try:
             chunk = os.read(self.fds[name], _CHUNK)
         except BlockingIOError:
-            return False
-        if not chunk:
-            os.close(self.fds.pop(name))
-            return False
+            return None
         self._printed += len(chunk)
         self.kept[name] += chunk[: self._limit - len(self.kept["stdout"]) - len(self.kept["stderr"])]
-        return True
+        return len(chunk)
+
+    def close(self, name: str) -> None:
+        """Close a stream. Only for a caller who knows that no event loop watches it."""
+        os.close(self.fds.pop(name))
 
     def finish(self, patience_s: float) -> None:
         """Read on until every writer is gone or `patience_s` has passed, then close."""
@@ -67,9 +66,10 @@ class Output:
         while self.fds and (left := deadline - time.monotonic()) > 0:
             ready, _, _ = select.select(list(self.fds.values()), [], [], left)
             for name in [name for name, fd in self.fds.items() if fd in ready]:
-                self.read(name)
-        while self.fds:
-            os.close(self.fds.popitem()[1])
+                if self.read(name) == 0:
+                    self.close(name)
+        for name in list(self.fds):
+            self.close(name)
 
 
 class ProcessSession:
@@ -187,10 +187,11 @@ class ProcessSession:
         return frame
 
     def _on_output(self, name: str) -> None:
-        fd = self._output.fds[name]
-        self._output.read(name)
-        if name not in self._output.fds or self._output.over:
-            self._loop.remove_reader(fd)
+        ended = self._output.read(name) == 0
+        if ended or self._output.over:
+            self._loop.remove_reader(self._output.fds[name])
+        if ended:
+            self._output.close(name)
         if self._output.over:
             self._break("output_limit")
 

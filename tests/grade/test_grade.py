@@ -114,6 +114,16 @@ def test_the_first_failed_case_is_the_outcome():
     assert verdict(graded(rollout(), report("passed", "memory_limit", "passed"))) == ("memory_limit", "policy", 0.0)
 
 
+def test_a_program_that_tampered_in_any_case_keeps_no_share():
+    row = graded(
+        rollout(), report("failed_tests", "passed", "tampered"), rubric=RubricSpec(all_passed=0.5, test_share=0.5)
+    )
+    assert verdict(row) == ("tampered", "policy", 0.0)
+    row = {**row, "trajectory_id": "1"}
+    stored = pa.Table.from_pylist([row], schema=TRAJECTORIES).to_pylist()
+    assert validate_rows(stored, "run-1", 2, 5)[0][0]["quarantine_reasons"] == []
+
+
 def test_partial_credit_comes_from_the_rubric():
     row = graded(
         rollout(), report("passed", "passed", "failed_tests"), rubric=RubricSpec(all_passed=0.7, test_share=0.3)

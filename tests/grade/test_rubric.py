@@ -17,6 +17,13 @@ def test_the_first_case_that_did_not_pass_names_the_outcome():
     assert outcome_of(results("failed_tests", "time_limit")) is Outcome.FAILED_TESTS
 
 
+def test_a_case_of_cheating_names_the_outcome_wherever_it_stands():
+    mixed = results("failed_tests", "passed", "tampered", "time_limit")
+    assert outcome_of(mixed) is Outcome.TAMPERED
+    assert outcome_of(results("passed", "time_limit", "policy_violation", "tampered")) is Outcome.POLICY_VIOLATION
+    assert score(RubricSpec(all_passed=0.5, test_share=0.5), outcome_of(mixed), mixed).reward == 0.0
+
+
 def test_no_result_is_no_pass():
     with pytest.raises(ValueError, match="no case has a result"):
         outcome_of(())

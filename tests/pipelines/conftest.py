@@ -1,6 +1,8 @@
 """A tiny policy, tasks that its random answers solve by chance, and a server that runs `headrace` on them."""
 
 import json
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -59,15 +61,25 @@ class Driver:
     material: Path
     output: str = ""
 
-    def run(self, home: Path, *options: str, die_at: int | None = None, signal: tuple[int, float] | None = None) -> int:
-        """The exit status, or the negative number of the signal that ended it."""
+    def run(
+        self,
+        home: Path,
+        *options: str,
+        at: int | None = None,
+        by: signal.Signals = signal.SIGKILL,
+        kill_after_s: float | None = None,
+    ) -> int:
+        """The exit status, or the negative number of the signal that ended it.
+
+        It is sent the signal `by` at its boundary number `at`, counting from 1; or killed after some seconds.
+        """
         spec, out, names = (home.with_name(home.name + end) for end in (".yaml", ".out", ".names"))
         if not spec.exists():
             spec.write_text(SPEC.format(material=self.material))
         names.write_text("")
         command = {
             "argv": ["run", str(spec), "--plain", "--home", str(home), *options],
-            "die_at": die_at, "signal": signal, "out": str(out), "names": str(names),
+            "at": at, "by": by, "kill_after_s": kill_after_s, "out": str(out), "names": str(names),
         }  # fmt: skip
         assert self.server.stdin
         assert self.server.stdout
@@ -76,6 +88,13 @@ class Driver:
         code = json.loads(self.server.stdout.readline())["code"]
         self.output = out.read_text()
         return code
+
+    def write_spec(self, home: Path, **changed: str) -> None:
+        """Write the spec of this home, with whole sections changed."""
+        text = SPEC.format(material=self.material)
+        for key, value in changed.items():
+            text = re.sub(rf"^{key}: .*$", f"{key}: {value}", text, flags=re.MULTILINE)
+        home.with_name(home.name + ".yaml").write_text(text)
 
     def finish(self, home: Path, *options: str) -> None:
         assert self.run(home, *options) == 0, self.output[-3000:]

@@ -1,9 +1,9 @@
 """Runs `headrace` in forked children and kills them where it is told: a process of its own, so that forking is safe.
 
-Reads one JSON command a line: {"argv": [...], "die_at": N | null, "signal": [S, seconds] | null, "out", "names": FILE}.
-A child counts the boundaries it passes (before and after every write, commit, pipeline, checkpoint and optimizer step),
-noting their names in a file, and kills itself with SIGKILL at the Nth; or it is sent signal S after so many seconds.
-Answers {"code": exit status or -signal}, a line each.
+Reads one JSON command a line: {"argv": [...], "at": N | null, "by": signal, "kill_after_s": S | null, "out", "names":
+FILE}. A child counts the boundaries it passes (before and after every write, commit, pipeline, checkpoint and optimizer
+step), noting their names in a file, and sends itself the signal at the Nth; or it is killed after S seconds. Answers
+{"code": exit status or -signal}, a line each.
 """
 
 import json
@@ -21,10 +21,11 @@ from transforms.lake.table import Lake
 
 
 class Boundaries:
-    """Counts boundaries and dies at the wanted one."""
+    """Counts boundaries and sends the signal at the wanted one."""
 
-    def __init__(self, die_at: int | None, names: Path) -> None:
-        self.die_at = die_at
+    def __init__(self, at: int | None, by: int, names: Path) -> None:
+        self.at = at
+        self.by = by
         self.names = names
         self.passed = 0
 
@@ -32,8 +33,8 @@ class Boundaries:
         self.passed += 1
         with self.names.open("a") as file:
             file.write(name + "\n")
-        if self.passed == self.die_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self.passed == self.at:
+            os.kill(os.getpid(), self.by)
 
     def around(self, owner: Any, attribute: str) -> None:
         inner: Callable[..., Any] = getattr(owner, attribute)
@@ -49,7 +50,7 @@ class Boundaries:
 
 
 def child(command: dict[str, Any]) -> None:
-    boundaries = Boundaries(command["die_at"], Path(command["names"]))
+    boundaries = Boundaries(command["at"], command["by"], Path(command["names"]))
     for method in ("write_files", "commit"):
         boundaries.around(Lake, method)
     for function in ("admit", "resolve_base_model", "run_chunk", "check_cycle", "cut_batch", "save", "prune"):
@@ -91,9 +92,8 @@ def main() -> None:
         pid = os.fork()
         if pid == 0:
             in_child(command)
-        number, seconds = command["signal"] or (0, 0.0)
-        timer = threading.Timer(seconds, os.kill, (pid, number))
-        if number:
+        timer = threading.Timer(command["kill_after_s"] or 0.0, os.kill, (pid, signal.SIGKILL))
+        if command["kill_after_s"] is not None:
             timer.start()
         _, status = os.waitpid(pid, 0)
         timer.cancel()

@@ -21,20 +21,11 @@ def count(home: Path, table: str) -> int:
     return query(home, f"SELECT count(*) AS n FROM {table}").to_pylist()[0]["n"]
 
 
-def write_spec(home: Path, driver: Driver, **changed: str) -> Path:
-    text = SPEC.format(material=driver.material)
-    for key, value in changed.items():
-        text = re.sub(rf"^{key}: .*$", f"{key}: {value}", text, flags=re.MULTILINE)
-    path = home.with_name(home.name + ".yaml")
-    path.write_text(text)
-    return path
-
-
 def test_a_gold_that_fails_is_named_with_its_case_and_nothing_is_stored(driver: Driver, tmp_path: Path):
     home = tmp_path / "home"
     broken = [*TASKS[1:], task("same", "train", "x+1", [(3, 3), (-2, -2)])]
     (tmp_path / "bad.jsonl").write_text("\n".join(map(json.dumps, broken)))
-    write_spec(home, driver, tasks="{train: bad.jsonl, heldout: bad.jsonl}")
+    driver.write_spec(home, tasks="{train: bad.jsonl, heldout: bad.jsonl}")
     assert driver.run(home) == 2
     assert "error: 1 gold solution(s) fail their own task:\n  same: case-1 failed_tests: wrong value\n" in driver.output
     assert (count(home, "tasks"), count(home, "runs")) == (0, 0)
@@ -43,14 +34,14 @@ def test_a_gold_that_fails_is_named_with_its_case_and_nothing_is_stored(driver: 
 def test_a_model_folder_that_is_none_says_what_it_lacks(driver: Driver, tmp_path: Path):
     home = tmp_path / "home"
     (tmp_path / "empty").mkdir()
-    write_spec(home, driver, policy="{model: empty}")
+    driver.write_spec(home, policy="{model: empty}")
     assert driver.run(home) == 2
     assert f"error: policy.model: {tmp_path}/empty lacks config.json, tokenizer.json, *.safetensors;" in driver.output
 
 
 def test_a_task_file_that_is_missing_is_the_users_mistake(driver: Driver, tmp_path: Path):
     home = tmp_path / "home"
-    write_spec(home, driver, tasks="{train: nowhere.jsonl}")
+    driver.write_spec(home, tasks="{train: nowhere.jsonl}")
     assert driver.run(home) == 2
     assert "nowhere.jsonl" in driver.output
     assert not home.exists()
@@ -71,12 +62,12 @@ def test_a_table_of_a_newer_version_is_refused(driver: Driver, tmp_path: Path):
 
 def test_the_gate_stops_the_run_and_a_new_limit_lets_it_go_on(driver: Driver, tmp_path: Path):
     home = tmp_path / "home"
-    write_spec(home, driver, quality="{max_truncation_rate: 0.25, max_duplicate_rate: 1.0}")
+    driver.write_spec(home, quality="{max_truncation_rate: 0.25, max_duplicate_rate: 1.0}")
     assert driver.run(home) == 3
     assert re.search(r"truncation_rate: (0\.9\d*|1), limit 0\.25 \(quality\.max_truncation_rate\)", driver.output)
     before = {row["trajectory_id"] for row in query(home, "SELECT trajectory_id FROM trajectories").to_pylist()}
     assert count(home, "policies") == 1, "nothing was trained"
-    write_spec(home, driver)
+    driver.write_spec(home)
     driver.finish(home)
     after = {row["trajectory_id"] for row in query(home, "SELECT trajectory_id FROM trajectories").to_pylist()}
     assert before < after
@@ -88,16 +79,37 @@ def test_the_gate_stops_the_run_and_a_new_limit_lets_it_go_on(driver: Driver, tm
     assert verdicts == [{"success": False, "limit": 0.25}, {"success": True, "limit": 1.0}]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_says_so_and_goes_on(number: signal.Signals, driver: Driver, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("by", "where"),
+    [
+        (signal.SIGINT, "before write_files trajectories"),  # inside Beam
+        (signal.SIGTERM, "after commit checks"),
+        (signal.SIGINT, "before save"),
+    ],
+)
+def test_an_interrupted_run_says_so_and_goes_on(by: signal.Signals, where: str, driver: Driver, tmp_path: Path):
     home = tmp_path / "home"
-    assert driver.run(home, signal=(number, 2.0)) == 130
+    driver.finish(tmp_path / "whole")
+    number = driver.boundaries(tmp_path / "whole").index(where) + 1
+    assert driver.run(home, at=number, by=by) == 130
     assert "interrupted: the same command goes on from the last commit" in driver.output
     assert "Traceback" not in driver.output
     driver.finish(home)
     assert count(home, "trajectories") == EPISODES
     events = [row["event"] for row in query(home, "SELECT event FROM events ORDER BY at").to_pylist()]
+    assert "interrupted" in events
     assert events[-1] == "finished"
+
+
+def test_weights_that_changed_under_a_run_are_refused(driver: Driver, tmp_path: Path):
+    home = tmp_path / "home"
+    driver.finish(tmp_path / "whole")
+    number = driver.boundaries(tmp_path / "whole").index("after prune") + 1
+    assert driver.run(home, at=number) == -signal.SIGKILL
+    [weights] = home.glob("policies/*/policy-00001/model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    assert driver.run(home) == 2
+    assert "are not those of policy 1 of run crash-" in driver.output
 
 
 def test_a_finished_run_is_not_run_again_and_new_starts_another(driver: Driver, tmp_path: Path):
@@ -117,7 +129,7 @@ def test_a_finished_run_is_not_run_again_and_new_starts_another(driver: Driver, 
 def test_changed_tasks_do_not_slip_into_a_run_that_began_with_others(driver: Driver, tmp_path: Path):
     home = tmp_path / "home"
     (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, TASKS)))
-    write_spec(home, driver, tasks="{train: own.jsonl, heldout: own.jsonl}")
+    driver.write_spec(home, tasks="{train: own.jsonl, heldout: own.jsonl}")
     driver.finish(home)
     (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, [*TASKS[1:], task("half", "train", "x", [(1, 1)])])))
     assert driver.run(home) == 2

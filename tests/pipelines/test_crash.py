@@ -63,7 +63,7 @@ def test_killed_at_a_stage_boundary(where: str, side: str, driver: Driver, whole
     reference, names = whole
     # The last time it is passed, so that there is as much as can be to lose or to repeat.
     number = max(i for i, name in enumerate(names, start=1) if name == f"{side} {where}")
-    assert driver.run(tmp_path / "home", die_at=number) == -signal.SIGKILL
+    assert driver.run(tmp_path / "home", at=number) == -signal.SIGKILL
     driver.finish(tmp_path / "home")
     assert contents(tmp_path / "home") == reference
 
@@ -76,7 +76,22 @@ def test_killed_at_random_moments_again_and_again(driver: Driver, whole: Whole, 
     for round_number in range(3):
         home = tmp_path / f"random-{round_number}"
         for _ in range(3):
-            driver.run(home, die_at=dice.randrange(1, len(names)))
-        driver.run(home, signal=(signal.SIGKILL, dice.uniform(0.2, 3)))
+            driver.run(home, at=dice.randrange(1, len(names)))
+        driver.run(home, kill_after_s=dice.uniform(0.2, 3))
         driver.finish(home)
         assert contents(home) == reference
+
+
+def test_a_resumed_run_outlives_the_checkpoint_it_resumed_from(driver: Driver, tmp_path: Path):
+    changed = {
+        "cycles": "{count: 4, group_size: 4, groups_per_chunk: 3}",
+        "training": "{dtype: float32, lr: 1e-3, groups_per_step: 2, keep_checkpoints: 1}",
+    }
+    for name in ("whole", "home"):
+        driver.write_spec(tmp_path / name, **changed)
+    driver.finish(tmp_path / "whole")
+    number = driver.boundaries(tmp_path / "whole").index("after prune") + 1
+    assert driver.run(tmp_path / "home", at=number) == -signal.SIGKILL
+    driver.finish(tmp_path / "home")
+    assert contents(tmp_path / "home") == contents(tmp_path / "whole")
+    assert [path.name for path in (tmp_path / "home").glob("policies/*/*")] == ["policy-00004"]

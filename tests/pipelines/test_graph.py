@@ -33,7 +33,13 @@ def test_a_dead_engine_fails_the_chunk_and_nothing_is_committed(tmp_path: Path):
         taken.bind(("127.0.0.1", 0))  # bound but not listening: every connection is refused
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         engine = VllmEngine(
-            url=url, policy_version=0, seeds=False, max_model_len=64, timeout_s=5, log=tmp_path / "engine.log"
+            url=url,
+            model="policy-0",
+            policy_version=0,
+            seeds=False,
+            max_model_len=64,
+            timeout_s=5,
+            log=tmp_path / "engine.log",
         )
         with pytest.raises(EngineLost, match=f"no connection to vLLM at {url} in 3 tries"):
             run(engine, tmp_path)

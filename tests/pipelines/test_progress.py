@@ -18,9 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 LIVE = """
 import os, time
 from pipelines.progress import Reporter
+from transforms.tally import TALLY
 with Reporter(cycles=2) as reporter:
     reporter.stage("rollout", cycle=1, total=4)
-    reporter.advance(episodes=4, tokens=200, graded=4, scored=4, reward_sum=1.0)
+    TALLY.add(episodes=4, tokens=200, graded=4, scored=4, reward_sum=1.0)
     os.write(1, b"begun\\n")  # past the display, which takes what is printed to the terminal
     time.sleep(30)
 """
@@ -60,7 +61,7 @@ def test_plain_lines_say_what_each_stage_came_to(capsys):
         TALLY.add(graded=3, scored=2, reward_sum=0.5)
         time.sleep(0.06)
         reporter.stage("train", cycle=1, total=2)
-        reporter.advance(steps=2)
+        TALLY.add(steps=2)
         time.sleep(0.06)
         reporter.cycle_done(1)
         reporter.note("a note")

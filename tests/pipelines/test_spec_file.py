@@ -217,15 +217,18 @@ def test_the_resolved_spec_loads_as_the_same_spec(load):
     assert load(resolved_yaml(first)) == first
 
 
-def test_the_hash_covers_every_setting_but_the_paths_and_the_gate(load):
+def test_the_hash_covers_every_setting_that_makes_rows(load):
     base = load("name: a\n")
     record = base.model_dump(mode="json")
-    del record["paths"], record["quality"]
+    del record["paths"], record["quality"], record["training"]["keep_checkpoints"]
+    del record["sandbox"]["parallel"], record["sandbox"]["attempts"]
+    for name in ("port", "startup_timeout_s", "request_timeout_s", "memory_fraction"):
+        del record["engine"][name]
     canonical = json.dumps(record, sort_keys=True, separators=(",", ":"))
     assert spec_hash(base) == hashlib.sha256(canonical.encode()).hexdigest()
     assert spec_hash(load("name: a\n", "paths.home=x")) == spec_hash(base)
     assert spec_hash(load("name: a\ntraining: {lr: 1e-5}\n")) == spec_hash(base)  # the default, written out
-    assert spec_hash(load("name: a\n", "quality.max_infra_rate=0.5")) == spec_hash(base)
+    assert spec_hash(load("name: a\n", "quality.max_infra_rate=0.5", "engine.port=8000")) == spec_hash(base)
     assert spec_hash(load("name: a\n", "seed=1")) != spec_hash(base)
 
 

@@ -1,7 +1,9 @@
 """Tiny random Llama checkpoints with a tokenizer of their own: quick, and loaded by every engine."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 CORPUS = [
@@ -50,3 +52,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def other_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same tokenizer and shapes, other weights."""
     return make_checkpoint(tmp_path_factory.mktemp("other"), seed=1)
+
+
+@pytest.fixture
+def started() -> Callable[[], list[psutil.Process]]:
+    """Gives the processes under this one that the test started; fixtures of the session keep others."""
+    before = set(psutil.Process().children(recursive=True))
+    return lambda: [process for process in psutil.Process().children(recursive=True) if process not in before]

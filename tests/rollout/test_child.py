@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -32,6 +33,23 @@ try:
 finally:
     child.stop()
 """
+# A guardian told to stop at the worst moment: the service runs, and nothing has a name for it yet.
+TOLD_AT_THE_FORK = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from transforms.rollout.child import guard
+
+class Popen(subprocess.Popen):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        Path(sys.argv[1]).write_text(str(self.pid))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+subprocess.Popen = Popen
+sys.exit(guard(os.getppid(), ["sleep", "302"]))
+"""
+
+Started = Callable[[], list[psutil.Process]]
 
 
 def start(log: Path) -> Child:
@@ -51,9 +69,9 @@ def alive(processes: list[psutil.Process], timeout_s: float = 0) -> list[psutil.
     return psutil.wait_procs(processes, timeout=timeout_s)[1]
 
 
-def test_stop_ends_every_process_and_removes_its_temporary_files(tmp_path: Path):
+def test_stop_ends_every_process_and_removes_its_temporary_files(tmp_path: Path, started: Started):
     child = start(tmp_path / "log")
-    tree = psutil.Process().children(recursive=True)
+    tree = started()
     scratch = Path((tmp_path / "log").read_text().split()[-1])
     assert len(tree) == 4  # guardian, service, two sleeps
     assert scratch.is_dir()
@@ -63,6 +81,35 @@ def test_stop_ends_every_process_and_removes_its_temporary_files(tmp_path: Path)
     assert alive(tree) == []
     assert not scratch.exists()
     child.stop()
+
+
+def test_a_guardian_told_to_stop_while_it_forks_leaves_no_service(tmp_path: Path):
+    pid, scratch = tmp_path / "pid", tmp_path / "scratch"
+    scratch.mkdir()
+    guardian = subprocess.run(
+        [sys.executable, "-c", TOLD_AT_THE_FORK, str(pid)],
+        env={**os.environ, "TMPDIR": str(scratch)}, timeout=30, check=False,
+    )  # fmt: skip
+    service = int(pid.read_text())
+    try:
+        assert guardian.returncode == 0
+        assert not psutil.pid_exists(service)
+        assert list(scratch.iterdir()) == []
+    finally:
+        if psutil.pid_exists(service):
+            os.kill(service, signal.SIGKILL)
+
+
+def test_a_guardian_told_twice_finishes_its_clean_up(tmp_path: Path, started: Started):
+    child = start(tmp_path / "log")
+    tree = started()
+    scratch = Path((tmp_path / "log").read_text().split()[-1])
+    guardian = next(process for process in tree if "-S" in process.cmdline())
+    while guardian.status() != psutil.STATUS_ZOMBIE:
+        guardian.terminate()
+    assert child.exit_code is not None
+    assert alive([process for process in tree if process != guardian]) == []
+    assert not scratch.exists()
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
@@ -80,11 +127,11 @@ def test_nothing_outlives_the_owner(tmp_path: Path, sent: signal.Signals):
     fork.kill()
 
 
-def test_a_service_that_ends_is_noticed_and_what_it_left_running_ends_too(tmp_path: Path):
+def test_a_service_that_ends_is_noticed_and_what_it_left_running_ends_too(tmp_path: Path, started: Started):
     log = tmp_path / "log"
     source = SERVICE.replace("time.sleep(300)", "sys.exit('no weights')")
     child = Child([sys.executable, "-c", source], env=os.environ, log=log)
-    tree = psutil.Process().children(recursive=True)
+    tree = started()
     wait_for(lambda: child.exit_code is not None)
     assert child.exit_code == 1
     assert "no weights" in child.log_tail()

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from transforms.rollout.policy import EngineError, Sampling
+from transforms.rollout.policy import EngineError, EngineLost, Sampling
 from transforms.rollout.vllm_engine import VllmEngine
 
 CHAT = [{"role": "user", "content": "hi"}]
@@ -78,8 +78,8 @@ def server() -> Iterator[Server]:
 def ask(server: Server, tmp_path: Path, *, seeds: bool = False, n: int = 1, timeout_s: float = 5, **sampling: float):
     (tmp_path / "engine.log").write_text("the last words of the engine\n")
     engine = VllmEngine(
-        url=f"http://127.0.0.1:{server.server_address[1]}", policy_version=3, seeds=seeds, max_model_len=64,
-        timeout_s=timeout_s, log=tmp_path / "engine.log",
+        url=f"http://127.0.0.1:{server.server_address[1]}", model="policy-5eed", policy_version=3, seeds=seeds,
+        max_model_len=64, timeout_s=timeout_s, log=tmp_path / "engine.log",
     )  # fmt: skip
     settings = Sampling.model_validate({"stop": ("\n```",), **sampling})
     return asyncio.run(engine.sample(CHAT, n=n, sampling=settings, seed=41))
@@ -142,10 +142,20 @@ def test_a_handle_of_another_policy_version_is_refused(server: Server, tmp_path:
         ask(server, tmp_path)
 
 
+def test_a_server_of_another_run_is_asked_for_our_model_and_its_refusal_means_that_ours_is_gone(
+    server: Server, tmp_path: Path
+):
+    server.status = 404
+    with pytest.raises(EngineLost, match=r"another server answers at .*: it has no policy-5eed"):
+        ask(server, tmp_path)
+    assert [request["model"] for request in server.requests] == ["policy-5eed"]
+
+
 def test_a_refusal_is_not_tried_again(server: Server, tmp_path: Path):
     server.status = 500
-    with pytest.raises(EngineError, match="HTTP 500"):
+    with pytest.raises(EngineError, match="HTTP 500") as error:
         ask(server, tmp_path)
+    assert not isinstance(error.value, EngineLost)
     assert len(server.requests) == 1
 
 

@@ -15,6 +15,7 @@ from sandboxes.bubblewrap import Bubblewrap, find_bwrap
 from sandboxes.cgroup import find_hierarchy
 from sandboxes.limits import MIB, Limits
 from sandboxes.protocol import ProvisionFailed, SandboxLost, Usage
+from sandboxes.seccomp import filter_program
 
 PYTHON = [os.path.realpath(sys.executable), "-I", "-S", "-E"]
 LIMITS = Limits(wall_time_s=10, cpu_time_s=10, memory_mib=128, processes=24, output_kib=64, file_mib=8)
@@ -82,6 +83,29 @@ def test_frames_go_both_ways_and_ends_are_told(sandbox: Bubblewrap):
     asyncio.run(go())
 
 
+def test_a_send_after_the_end_leaves_no_closed_descriptor_with_the_event_loop():
+    """The next pipe gets the number, and the loop would take it for the stream that is gone."""
+
+    async def go() -> None:
+        session = await Bubblewrap().open(["/bin/true"], files={}, limits=LIMITS)
+        numbers = list(session._output.fds.values())
+        session._process.wait(10)  # without the event loop, which has not seen the ends of the streams when we send
+        await session.send(b"nobody listens")
+        await session.close()
+        for number in numbers:
+            read, write = os.pipe()
+            os.dup2(read, number)
+            ready = asyncio.Event()
+            asyncio.get_running_loop().add_reader(number, ready.set)
+            os.write(write, b"x")
+            await asyncio.wait_for(ready.wait(), 5)
+            asyncio.get_running_loop().remove_reader(number)
+            for fd in (read, write, number):
+                os.close(fd)
+
+    asyncio.run(go())
+
+
 def test_a_frame_past_its_bound_or_half_a_frame_is_no_frame():
     assert run("os.write(3, b'\\xff\\xff\\xff\\xff' + b'x' * 100)")[0] is None
     assert run("os.write(3, b'\\0\\0\\0\\5abc')")[0] is None
@@ -93,6 +117,45 @@ def test_silence_is_no_frame_and_returns_on_time():
     assert frame is None
     assert usage.breach is None
     assert time.monotonic() - began < 5
+
+
+def test_no_installed_package_can_be_read_and_the_standard_library_works():
+    """A package may hold the answers to the tasks; this machine has such folders, with something in them."""
+    installed = {str(path) for path in Path(sys.base_prefix, "lib").glob("python3*/*-packages") if any(path.iterdir())}
+    assert installed, "no packages in the interpreter's installation: this test would show nothing"
+    source = f"""
+import sys
+folders, held = [], []
+for top, below, names in os.walk("/"):
+    if top == "/": below.remove("proc")
+    if os.path.basename(top) in ("site-packages", "dist-packages"):
+        folders.append(top); held += below + names
+sys.path += folders
+writable = [folder for folder in folders if os.access(folder, os.W_OK)]
+try: import pip; held.append("pip")
+except ImportError: pass
+import ctypes, decimal, hashlib, json, multiprocessing, socket, sqlite3, ssl, subprocess, unittest, zlib, zoneinfo
+zone = os.path.exists("/usr/share/zoneinfo/Europe/Berlin")
+said = subprocess.run(["echo", "said"], capture_output=True, text=True).stdout
+send(repr((set(folders) >= {installed!r}, held, writable, zone, said)).encode())
+"""
+    frame, usage = run(source)
+    assert frame is not None, usage
+    assert eval(frame.decode()) == (True, [], [], os.path.exists("/usr/share/zoneinfo/Europe/Berlin"), "said\n")
+
+
+@pytest.mark.skipif(not Path("/usr/local/lib").is_dir(), reason="no /usr/local")
+def test_an_interpreter_below_usr_is_bound_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "base_prefix", "/usr/local")
+
+    async def go() -> Usage:
+        session = await Bubblewrap().open(["/bin/ls", "/usr/local"], files={}, limits=LIMITS)
+        await session.receive(timeout_s=10, max_bytes=1)
+        return await session.close()
+
+    usage = asyncio.run(go())
+    assert usage.exit_code == 0
+    assert usage.stdout.split()[:2] == [b"bin", b"lib"]
 
 
 @pytest.mark.parametrize("how", ["cgroups", "rlimits"])
@@ -201,6 +264,32 @@ send(repr((held, calls)).encode())
     held, calls = eval(frame.decode())
     assert held == dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"), "0" * 16) | {"NoNewPrivs": "1"}
     assert set(calls.values()) == {-1}, calls
+
+
+@pytest.mark.skipif(filter_program() is None, reason="no filter for this architecture")
+def test_what_no_namespace_contains_is_refused(sandbox: Bubblewrap):
+    """Among them inotify: its instances are counted against our own user, who then has none left."""
+    source = """
+import ctypes, errno, platform
+libc = ctypes.CDLL(None, use_errno=True)
+add_key, io_uring_setup = {"x86_64": (248, 425), "aarch64": (217, 425)}[platform.machine()]  # linux/unistd.h
+calls = {
+    "shmget": lambda: libc.shmget(7, 4096, 0o1600), "semget": lambda: libc.semget(7, 1, 0o1600),
+    "msgget": lambda: libc.msgget(7, 0o1600), "mq_open": lambda: libc.mq_open(b"/q", os.O_CREAT | 2, 0o600, None),
+    "inotify": lambda: libc.inotify_init1(0), "fanotify": lambda: libc.fanotify_init(0x200, 0),
+    "add_key": lambda: libc.syscall(add_key, b"user", b"k", b"v", 1, -4),
+    "io_uring": lambda: libc.syscall(io_uring_setup, 1, ctypes.create_string_buffer(120)),
+}
+refused = []
+for name, call in calls.items():
+    ctypes.set_errno(0)
+    if call() == -1 and ctypes.get_errno() == errno.ENOSYS: refused.append(name)
+send(repr((list(calls), refused)).encode())
+"""
+    frame, usage = run(source, sandbox)
+    assert frame is not None, usage
+    tried, refused = eval(frame.decode())
+    assert refused == tried
 
 
 @needs_root

@@ -2,6 +2,8 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,24 +45,38 @@ def test_a_group_is_made_with_its_limits_and_goes_again(hierarchy: Hierarchy):
     assert not any(path.exists() for path in group.paths.values())
 
 
-def test_groups_of_a_dead_owner_are_swept_and_those_of_a_live_one_are_not(hierarchy: Hierarchy):
-    script = "from sandboxes.cgroup import Cgroup; from sandboxes.limits import Limits; Cgroup.create(Limits())"
+@pytest.fixture
+def nested(hierarchy: Hierarchy) -> Iterator[Hierarchy]:
+    """A hierarchy of our own inside the shared one, where no other process sweeps."""
+    name = f"test-{os.getpid()}-{time.monotonic_ns()}"
+    inner = Hierarchy(hierarchy.version, {key: base / name for key, base in hierarchy.bases.items()})
+    for base in inner.bases.values():
+        base.mkdir()
+        if inner.version == 2:
+            (base / "cgroup.subtree_control").write_text("+memory +pids")
+    yield inner
+    for base in inner.bases.values():
+        base.rmdir()
+
+
+def test_groups_of_a_dead_owner_are_swept_and_those_of_a_live_one_are_not(nested: Hierarchy):
+    script = (
+        "from pathlib import PosixPath; from sandboxes.cgroup import Cgroup, Hierarchy; "
+        f"from sandboxes.limits import Limits; Cgroup.create(Limits(), {nested!r})"
+    )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parents[2])
-    mine = Cgroup.create(LIMITS)
+    mine = Cgroup.create(LIMITS, nested)
     assert mine is not None
-    assert sweep(hierarchy) >= len(hierarchy.bases)
-    assert sweep(hierarchy) == 0
+    assert sweep(nested) == len(nested.bases)
+    assert sweep(nested) == 0
     assert all(path.exists() for path in mine.paths.values())
     assert mine.destroy()
 
 
-def test_a_kill_ordered_from_above_is_the_hosts(hierarchy: Hierarchy, monkeypatch: pytest.MonkeyPatch):
+def test_a_kill_ordered_from_above_is_the_hosts(nested: Hierarchy, monkeypatch: pytest.MonkeyPatch):
     """The parent group is full at 40 MiB; the sandbox may have 128 and never gets near."""
-    if hierarchy.version != 1:
-        pytest.skip("builds its nested group from v1 files")
-    nested = Hierarchy(1, {name: base / f"full-{os.getpid()}" for name, base in hierarchy.bases.items()})
-    for base in nested.bases.values():
-        base.mkdir()
+    if nested.version != 1:
+        pytest.skip("fills its nested group through v1 files")
     (nested.bases["memory"] / "memory.limit_in_bytes").write_text(str(40 << 20))
     create = Cgroup.create
     monkeypatch.setattr(bubblewrap.Cgroup, "create", lambda limits: create(limits, nested))
@@ -72,11 +88,7 @@ def test_a_kill_ordered_from_above_is_the_hosts(hierarchy: Hierarchy, monkeypatc
         with pytest.raises(HostOutOfMemory, match="own limit 128 MiB never hit"):
             await session.close()
 
-    try:
-        asyncio.run(go())
-    finally:
-        for base in nested.bases.values():
-            base.rmdir()
+    asyncio.run(go())
 
 
 def test_v2_counters_are_read_from_their_files(tmp_path: Path):

@@ -24,6 +24,13 @@ def test_a_folder_that_lacks_something_is_refused_by_name(tiny_checkpoint, tmp_p
         resolve_base_model(".", tmp_path, tmp_path)
 
 
+def test_a_folder_with_pickled_weights_alone_is_refused_with_the_reason(tiny_checkpoint, tmp_path):
+    for path in tiny_checkpoint.iterdir():
+        (tmp_path / path.name.replace("model.safetensors", "pytorch_model.bin")).symlink_to(path)
+    with pytest.raises(NotAModel, match=r"lacks \*\.safetensors \(it has \*\.bin weights only\); save model"):
+        resolve_base_model(".", tmp_path, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("reference", "message"),
     [

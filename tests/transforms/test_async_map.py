@@ -1,5 +1,7 @@
 import asyncio
+import gc
 import threading
+import time
 
 import apache_beam as beam
 import pytest
@@ -47,6 +49,65 @@ def test_two_asynchronous_stages_in_a_row_lose_nothing():
 def test_an_exception_that_leaves_the_function_fails_the_pipeline_with_its_cause():
     with pytest.raises(Exception, match="three"), beam.Pipeline(runner="FnApiRunner") as p:
         _ = p | beam.Create(range(10)) | beam.ParDo(AsyncDoFn(fails_at_three, 4))
+
+
+STARTED: list[int] = []
+ENDED: list[int] = []
+
+
+async def never_ends(x: int) -> list[int]:
+    STARTED.append(x)
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0.2)  # as long as a sandbox may take to close
+        ENDED.append(x)
+    return [x]
+
+
+async def fails_after_the_others(x: int) -> list[int]:
+    while x == 3 and len(STARTED) < 3:
+        await asyncio.sleep(0.01)
+    if x == 3:
+        raise ValueError("three")
+    return [x]
+
+
+async def three_fails_the_rest_never_end(x: int) -> list[int]:
+    return await (fails_after_the_others if x == 3 else never_ends)(x)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(fails_after_the_others, never_ends), (three_fails_the_rest_never_end, slow_double)]
+)
+def test_when_a_call_fails_those_of_its_stage_and_of_others_are_cancelled_and_have_ended(first, second):
+    STARTED.clear()
+    ENDED.clear()
+    begun = time.monotonic()
+    stages = "a" >> beam.ParDo(AsyncDoFn(first, 4)) | "b" >> beam.ParDo(AsyncDoFn(second, 8))
+    with pytest.raises(Exception, match="three"), beam.Pipeline(runner="FnApiRunner") as p:
+        _ = p | beam.Create(range(4)) | stages
+    assert sorted(ENDED) == [0, 1, 2]
+    assert time.monotonic() - begun < 20
+
+
+async def all_fail(x: int) -> list[int]:
+    await asyncio.sleep(0.05)
+    raise ValueError("each")
+
+
+def test_failures_behind_the_first_are_not_logged_one_by_one(caplog: pytest.LogCaptureFixture):
+    def bundle() -> None:
+        stage = AsyncDoFn(all_fail, 10)
+        stage.setup()
+        for x in range(10):
+            assert list(stage.process(x, 0, None)) == []
+        list(stage.finish_bundle())
+
+    with pytest.raises(ValueError, match="each"):
+        bundle()
+    gc.collect()  # asyncio logs an exception that nobody saw when its task goes
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
 def test_concurrency_below_one_is_refused_where_it_is_written():

@@ -2,6 +2,7 @@
 import asyncio
 import dataclasses
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -161,9 +162,44 @@ def test_equal_cases_each_get_their_own_result():
     assert [result.name for result in grade("def f(x): return x + 1", task(same, same)).results] == ["same", "same"]
 
 
-def test_compiling_for_ever_is_the_programs_fault():
+def test_a_large_program_that_compiles_within_the_limits_is_run():
     program = "x = " + "(1, " * 60 + "1" + ")" * 60 + "\n" + "y = ((2 ** 64) ** 64)\n" * 3000 + "def f(x): return x + 1"
     assert outcomes(grade(program)) == ["passed"] * 3
+
+
+LONG = "x = [" + "f(1), " * 400_000 + "]\n"  # one expression, as constant folding has bounds of its own
+
+
+@pytest.mark.parametrize(
+    ("program", "limits", "outcome"),
+    [
+        (LONG, {"wall_time_s": 0.2, "memory_mib": 1024}, "time_limit"),
+        (LONG, {"cpu_time_s": 0.2, "memory_mib": 1024}, "time_limit"),
+        (LONG, {"wall_time_s": 30, "cpu_time_s": 30, "memory_mib": 64}, "memory_limit"),
+        ("x = " + "-" * 200_000 + "1", {}, "syntax_error"),
+        ("x = 1" + " + 1" * 200_000, {}, "syntax_error"),
+        ("x = a" + ".a" * 200_000, {}, "syntax_error"),
+    ],
+    ids=["wall time", "cpu time", "memory", "deep to parse", "deep to fold", "deep to compile"],
+)
+def test_a_program_that_cannot_be_compiled_within_the_limits_is_to_blame(
+    program: str, limits: dict[str, float], outcome: str
+):
+    began = time.monotonic()
+    report = grade(program + "\ndef f(x): return x + 1", plus_one(20), LIMITS.model_copy(update=limits))
+    assert outcomes(report) == [outcome] * 20, report
+    assert time.monotonic() - began < 12
+
+
+def test_sandboxes_agree_on_hashes_and_on_the_order_of_sets():
+    """What CPython says outside, started afresh with the hash seed 0, which the documentation promises to be stable."""
+    expression = "(hash('a'), list({f'{i}' for i in range(50)}), list({b'x', None, 'y', 'z', frozenset({'a', 'b'})}))"
+    told = subprocess.run(
+        [sys.executable, "-c", f"print({expression})"], env={"PYTHONHASHSEED": "0"}, capture_output=True, check=True
+    )
+    asked = task(Case("c", (), eval(told.stdout)))
+    for _ in range(2):
+        assert outcomes(grade(f"def f(): return {expression}", asked)) == ["passed"]
 
 
 def test_the_prefix_stands_before_the_program():

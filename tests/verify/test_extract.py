@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from transforms.verify.extract import extract_program
@@ -43,6 +45,9 @@ F = "def f():\n    return 1"
         # A longer fence holds a shorter one; backquotes inside a line are none.
         (f"````python\n'''\n```\n'''\n{F}\n````", f"'''\n```\n'''\n{F}"),
         ("```python\nx = '```'\n```", "x = '```'"),
+        # A run of tildes is a fence, but not with a backquote behind it.
+        (f"~~~~ python x\n{F}\n~~~\n~~~~~", f"{F}\n~~~"),
+        (f"~~~python `x`\n{F}", f"~~~python `x`\n{F}"),
         # Nothing.
         ("", None),
         ("```python\n```", None),
@@ -59,3 +64,26 @@ def test_a_hostile_text_takes_linear_time():
     assert extract_program("<think>" * 50_000) is None
     assert extract_program("`" * 1_000_000) is None
     assert extract_program("```\n" * 100_000) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "~" * 20_000 + "`",
+        "`" * 20_000 + " `",
+        "~" * 20_000 + "x`",
+        "~~~" + " " * 20_000 + "`",
+        "~~~" + "\t \t" * 7_000 + "a`",
+        "~~~" + "a" * 20_000 + "`",
+        "~~~" + "a " * 10_000 + "`",
+        "~~~ " + "~" * 20_000 + "`",
+        ("~" * 100 + "`\n") * 200,
+        ("~~~" + " a" * 100 + "`\n") * 200,
+    ],
+    ids=lambda line: f"{line[:4]!r}..{line[-4:]!r}",
+)
+def test_a_hostile_line_takes_linear_time(line: str):
+    began = time.process_time()
+    assert extract_program(line) is None
+    assert extract_program(f"```python\n{F}\n{line}\n```") == f"{F}\n{line}"
+    assert time.process_time() - began < 0.5

@@ -14,7 +14,7 @@ from transforms.grade.outcomes import Outcome
 from transforms.grade.rubric import RubricSpec, outcome_of, score
 from transforms.tally import TALLY
 
-GRADER_VERSION = "1"
+GRADER_VERSION = "2"
 """Version of the rules in this package; raise it when the same execution would be graded differently."""
 
 MAX_OBSERVATION = 2_000

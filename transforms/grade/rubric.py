@@ -41,11 +41,14 @@ class Scored:
 def outcome_of(results: tuple[CaseResult, ...]) -> Outcome:
     """The outcome of an attempt whose cases ran: that of the first case that did not pass, else `passed`.
 
+    A case in which the program tampered or broke the rules comes before all others, wherever it stands.
     Raises ValueError without any result: a pass needs positive evidence.
     """
     if not results:
         raise ValueError("no case has a result, so nothing says that the program passed or failed")
-    return next((result.outcome for result in results if result.outcome is not Outcome.PASSED), Outcome.PASSED)
+    failed = [result.outcome for result in results if result.outcome is not Outcome.PASSED]
+    cheated = [outcome for outcome in failed if outcome in _UNEARNED]
+    return (cheated or failed or [Outcome.PASSED])[0]
 
 
 def score(rubric: RubricSpec, outcome: Outcome, results: tuple[CaseResult, ...]) -> Scored:

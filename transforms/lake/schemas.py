@@ -147,7 +147,7 @@ POLICIES = pa.schema(
         field("weights_hash", pa.string(), "SHA-256 of the weight files, in hex", nullable=False),
         field("batch_hash", pa.string(), "SHA-256 of the training batch, in hex; null for the base policy"),
         field("trajectories_version", pa.int64(), "version of the trajectories table it was trained from", "versions"),
-        field("spec_hash", pa.string(), "SHA-256 of the resolved spec without paths and quality, in hex", nullable=False),
+        field("spec_hash", pa.string(), "SHA-256 of the resolved spec without what changes no row (paths, quality, ports, timeouts), in hex", nullable=False),
         field("optimizer_steps", pa.list_(_OPTIMIZER_STEP), "what each optimizer step of this cycle did"),
         field("consumed", pa.list_(_CONSUMED), "the consumption ledger: what each step was trained on", nullable=False),
         field("created_at", TIMESTAMP, "when it was committed", "UTC microseconds", nullable=False),
@@ -176,7 +176,7 @@ RUNS = pa.schema(
     [
         field("run_id", pa.string(), "the run; unique", nullable=False),
         field("name", pa.string(), "name in the spec", nullable=False),
-        field("spec_hash", pa.string(), "SHA-256 of the resolved spec without paths and quality, in hex", nullable=False),
+        field("spec_hash", pa.string(), "SHA-256 of the resolved spec without what changes no row (paths, quality, ports, timeouts), in hex", nullable=False),
         field("spec", pa.string(), "the resolved spec, as YAML", nullable=False),
         field("tasks_hash", pa.string(), "SHA-256 over the content hashes of its tasks, in hex", nullable=False),
         field("code_version", pa.string(), "version of Headrace", nullable=False),

@@ -3,7 +3,7 @@
 import difflib
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,17 +29,17 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def query(home: Path, sql: str, *, versions: Mapping[str, int] | None = None) -> pa.Table:
+def query(home: Path, sql: str) -> pa.Table:
     """Run one SELECT over the tables and views of a home folder.
 
-    `versions` reads the named tables as they were at a version. A table that does not exist yet is empty. Rows have
-    no order but that of an ORDER BY. Raises QueryError, TableTooNew.
+    A table that does not exist yet is empty. Rows have no order but that of an ORDER BY. Raises QueryError,
+    TableTooNew.
     """
     with TemporaryDirectory(prefix="headrace-") as nothing:
         session = QueryBuilder(_SESSION)
         named_views = _named(sql, views())
         for table in _named(" ".join([sql, *(views()[view] for view in named_views)]), TABLES):
-            delta = Lake(home).open(table, version=(versions or {}).get(table))
+            delta = Lake(home).open(table)
             session.register(table, delta or Lake(Path(nothing)).open_or_create(table))
         for view in named_views:
             _execute(session, f"CREATE VIEW {view} AS\n{views()[view]}")

@@ -51,10 +51,10 @@ class Lake:
         """Folder of a table."""
         return self.home / "tables" / table
 
-    def open(self, table: str, *, version: int | None = None) -> DeltaTable | None:
-        """The table, at its latest or a given version; None if it does not exist. Raises TableTooNew."""
+    def open(self, table: str) -> DeltaTable | None:
+        """The table; None if it does not exist. Raises TableTooNew."""
         try:
-            delta = DeltaTable(str(self.path(table)), version=version)
+            delta = DeltaTable(str(self.path(table)))
         except TableNotFoundError:
             return None
         written_by = delta.transaction_version(SCHEMA_APP_ID)
@@ -171,13 +171,19 @@ class Lake:
             raise
 
     def _sync_log(self, table: str, *, after: int) -> None:
-        """Flush the log to disk, from the version after `after`; delta-rs leaves that to the operating system."""
+        """Flush the log to disk, from the version after `after`; delta-rs leaves that to the operating system.
+
+        Raises StorageFailed; what was committed may then be lost with the machine, not with the process.
+        """
         log = self.path(table) / "_delta_log"
         number = after + 1
-        while (log / f"{number:020d}.json").exists():
-            sync(log / f"{number:020d}.json")
-            number += 1
-        sync(log)
+        try:
+            while (log / f"{number:020d}.json").exists():
+                sync(log / f"{number:020d}.json")
+                number += 1
+            sync(log)
+        except OSError as error:
+            raise StorageFailed(table, log, error) from error
 
 
 @functools.cache

@@ -21,7 +21,7 @@ LOGPROB_TOLERANCE = 1e-4
 
 _REQUIRED = [column.name for column in TRAJECTORIES if not column.nullable]
 _WITHOUT_TESTS = frozenset({Outcome.NO_SUBMISSION, Outcome.TRUNCATED})
-_WHATEVER_TESTS_SAY = frozenset({Outcome.TAMPERED, Outcome.POLICY_VIOLATION})
+_CHEATED = frozenset({Outcome.TAMPERED, Outcome.POLICY_VIOLATION})
 
 
 def required_present(row: Row) -> str | None:
@@ -156,15 +156,18 @@ def tests_named(row: Row) -> str | None:
 
 def outcome_follows_tests(row: Row) -> str | None:
     """A scored outcome is that of the first test that did not pass, `passed` when all did; an attempt without a
-    submission has none. Tampering and broken rules are told from elsewhere."""
+    submission has none. One test that shows tampering or broken rules decides, wherever it stands; without such a test
+    they are told from elsewhere."""
     outcome, tests = row["outcome"], row["tests"] or []
-    if row["outcome_class"] != OutcomeClass.POLICY or outcome in _WHATEVER_TESTS_SAY:
+    cheated = [test["outcome"] for test in tests if test["outcome"] in _CHEATED]
+    if row["outcome_class"] != OutcomeClass.POLICY or (outcome in _CHEATED and not cheated):
         return None
     if outcome in _WITHOUT_TESTS:
         return f"{outcome} with {len(tests)} tests" if tests else None
     if not tests:
         return f"{outcome} without tests"
-    told = next((test["outcome"] for test in tests if test["outcome"] != Outcome.PASSED), Outcome.PASSED)
+    failed = [test["outcome"] for test in tests if test["outcome"] != Outcome.PASSED]
+    told = (cheated or failed or [Outcome.PASSED])[0]
     return None if outcome == told else f"{outcome}, but its tests say {told}"
 
 

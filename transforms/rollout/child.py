@@ -10,7 +10,6 @@ temporary files (vLLM leaves its sockets behind) and removes it.
 import ctypes
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -96,26 +95,24 @@ def _kill_descendants() -> None:
 def guard(parent: int, argv: list[str]) -> int:
     """Run argv until it ends, `parent` ends, or SIGTERM comes; leave no process. Returns its exit status."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    # The signal only leaves word. A handler that raised could do so between the fork and the first line that knows of
+    # it, or a second time in the midst of the clean-up.
+    told = os.eventfd(0)
+    signal.signal(signal.SIGTERM, lambda *_: os.eventfd_write(told, 1))
     parent_fd = os.pidfd_open(parent)
     if os.getppid() != parent:
         return 0  # it died before the pidfd was taken, and its number may be someone else's by now
-    scratch = tempfile.mkdtemp(prefix="headrace-")
-    service = subprocess.Popen(argv, process_group=0, env={**os.environ, "TMPDIR": scratch})
-    try:
-        ends = select.poll()
-        ends.register(parent_fd, select.POLLIN)
-        ends.register(os.pidfd_open(service.pid), select.POLLIN)
-        ends.poll()
-        code = service.poll() or 0
-        return code if code >= 0 else 128 - code
-    finally:
+    with tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True) as scratch:
         try:
-            os.killpg(service.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        _kill_descendants()
-        shutil.rmtree(scratch, ignore_errors=True)
+            service = subprocess.Popen(argv, process_group=0, env={**os.environ, "TMPDIR": scratch})
+            ends = select.poll()
+            for fd in (told, parent_fd, os.pidfd_open(service.pid)):
+                ends.register(fd, select.POLLIN)
+            ends.poll()
+            code = service.poll() or 0
+            return code if code >= 0 else 128 - code
+        finally:
+            _kill_descendants()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -33,7 +34,10 @@ class _Loaded:
 
 disable_progress_bar()  # a bar for each load of a model would stand in the run's own progress
 
-_lock = threading.Lock()  # one group decodes at a time: a second would only fight it for cores and memory
+# One group decodes at a time: a second would only fight it for cores and memory. The thread is not one of asyncio's
+# pool: groups that wait their turn would fill it, and sandboxes are closed there.
+_decoder = ThreadPoolExecutor(1, "headrace-decode")
+_stopped = threading.Event()  # ends the group that is being decoded
 _loaded: _Loaded | None = None
 
 
@@ -50,17 +54,19 @@ class TransformersEngine:
     async def sample(
         self, messages: list[dict[str, str]], *, n: int, sampling: Sampling, seed: int
     ) -> list[Completion]:
-        """Draw n completions of one chat prompt as one batch, in a thread. Raises EngineError.
+        """Draw n completions of one chat prompt as one batch, in a thread, group after group. Raises EngineError.
+
+        A group that is cancelled while it waits is not begun; one that has begun goes on until the service stops.
 
         The draw depends on the weights, the messages, n, the sampling and the seed alone. The log-probabilities are
         those of the distribution sampled from: at the temperature and after top_p; for greedy ones at temperature 1.
         """
-        return await asyncio.to_thread(self._sample, messages, n, sampling, seed)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(_decoder, self._sample, messages, n, sampling, seed)
 
     def load(self) -> None:
         """Make this version the one this process holds. Raises EngineError."""
-        with _lock:
-            self._load()
+        _decoder.submit(self._load).result()
 
     def _load(self) -> _Loaded:
         global _loaded
@@ -83,18 +89,17 @@ class TransformersEngine:
         return _loaded
 
     def _sample(self, messages: list[dict[str, str]], n: int, sampling: Sampling, seed: int) -> list[Completion]:
-        with _lock:
-            loaded = self._load()
-            template = loaded.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-            prompt = cast(list[int], template)
-            room = self.max_model_len - len(prompt)
-            if room < 1:
-                raise EngineError(
-                    f"a prompt of {len(prompt)} tokens leaves no room in engine.max_model_len = {self.max_model_len}",
-                    evidence=f"it begins {messages[0]['content'][:200]!r}",
-                )
-            bounded = sampling.model_copy(update={"max_tokens": min(sampling.max_tokens, room)})
-            return _decode(loaded, prompt, n, bounded, seed)
+        loaded = self._load()
+        template = loaded.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        prompt = cast(list[int], template)
+        room = self.max_model_len - len(prompt)
+        if room < 1:
+            raise EngineError(
+                f"a prompt of {len(prompt)} tokens leaves no room in engine.max_model_len = {self.max_model_len}",
+                evidence=f"it begins {messages[0]['content'][:200]!r}",
+            )
+        bounded = sampling.model_copy(update={"max_tokens": min(sampling.max_tokens, room)})
+        return _decode(loaded, prompt, n, bounded, seed)
 
 
 class TransformersService:
@@ -115,10 +120,13 @@ class TransformersService:
         return engine
 
     def stop(self) -> None:
-        """Let go of the model."""
-        global _loaded
-        with _lock:
-            _loaded = None
+        """Cancel the groups that wait, end the one that is being decoded, and let go of the model."""
+        global _decoder, _loaded
+        _stopped.set()
+        _decoder.shutdown(cancel_futures=True)
+        _loaded = None
+        _stopped.clear()
+        _decoder = ThreadPoolExecutor(1, "headrace-decode")
 
     def __enter__(self) -> "TransformersService":
         return self
@@ -163,6 +171,8 @@ def _decode(loaded: _Loaded, prompt: list[int], n: int, sampling: Sampling, seed
     rows = [_Row() for _ in range(n)]
     alive = rows
     while True:
+        if _stopped.is_set():
+            raise EngineError("the engine was stopped", evidence=f"{sum(len(row.token_ids) for row in rows)} tokens in")
         tokens, logprobs = _draw(logits.float(), sampling, generator)
         for row, token, logprob in zip(alive, tokens.tolist(), logprobs.tolist(), strict=True):
             row.add(token, logprob, loaded, sampling)

@@ -10,9 +10,6 @@ import httpx
 from transforms.rollout.child import log_tail
 from transforms.rollout.policy import Completion, EngineError, EngineLost, Sampling
 
-MODEL = "policy"
-"""Name the server gives its one model."""
-
 CONNECTION_TRIES = 3
 
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
@@ -23,6 +20,8 @@ class VllmEngine:
     """A handle on one policy version of a vLLM server. Holds no connection: each event loop makes its own."""
 
     url: str
+    model: str
+    """Name of the model in each request. No other server has it, whichever port it listens on."""
     policy_version: int
     seeds: bool
     """Whether requests carry a seed. Off on the CPU, where one seeded request can end the whole engine."""
@@ -60,7 +59,7 @@ class VllmEngine:
     def _request(self, messages: list[dict[str, str]], n: int, sampling: Sampling, seed: int) -> dict[str, object]:
         """The request body. Every setting that a model's generation_config.json could change is spelled out."""
         return {
-            "model": MODEL,
+            "model": self.model,
             "messages": messages,
             "n": n,
             "temperature": sampling.temperature,
@@ -110,6 +109,11 @@ class VllmEngine:
                 response.raise_for_status()
                 return response.json()
             except httpx.HTTPStatusError as error:
+                if error.response.status_code == httpx.codes.NOT_FOUND:
+                    raise EngineLost(
+                        f"another server answers at {self.url}: it has no {self.model}",
+                        evidence=f"{error.response.text[:2000]}; {log_tail(self.log)}",
+                    ) from error
                 raise EngineError(
                     f"vLLM answered {path} with HTTP {error.response.status_code}", evidence=error.response.text[:2000]
                 ) from error

@@ -15,7 +15,7 @@ import psutil
 
 from transforms.rollout.child import Child
 from transforms.rollout.policy import EngineError, EngineSpec, cpu_multiplies_bfloat16
-from transforms.rollout.vllm_engine import MODEL, VllmEngine
+from transforms.rollout.vllm_engine import VllmEngine
 
 POLL_S = 0.2
 CONTROL_TIMEOUT_S = 600.0
@@ -34,6 +34,7 @@ class VllmService:
         self.log = log
         self._child: Child | None = None
         self._url = ""
+        self._model = ""
         self._started_at = 0.0
         self._ready = False
         self._checkpoint = Path()
@@ -48,16 +49,25 @@ class VllmService:
         self.stop()
         port = _claim_port(self.spec.port)
         self._url = f"http://127.0.0.1:{port}"
+        # The port is not ours until the server listens, long after this: another run's server may come before it.
+        self._model = f"policy-{secrets.token_hex(8)}"
         self._checkpoint = checkpoint
         self._started_at = time.monotonic()
-        argv = [*_arguments(self.spec, checkpoint, dtype=self._dtype, on_cpu=self._on_cpu), f"--port={port}"]
+        argv = [
+            *_arguments(self.spec, checkpoint, dtype=self._dtype, on_cpu=self._on_cpu),
+            f"--served-model-name={self._model}",
+            f"--port={port}",
+        ]
         self._child = Child(argv, env=_environment(on_cpu=self._on_cpu), log=self.log)
 
     def serve(self, checkpoint: Path, policy_version: int) -> VllmEngine:
         """Make this checkpoint the one that answers, and return once it does. Raises EngineError.
 
         After a failed load the server is stopped, so that half-loaded weights never answer; the next call starts anew.
+        So does one after the server's death.
         """
+        if self._ready and self._child is not None and self._child.exit_code is not None:
+            self.stop()
         if self._child is None:
             self.start(checkpoint)
         if not self._ready:
@@ -73,6 +83,7 @@ class VllmService:
             raise
         return VllmEngine(
             url=self._url,
+            model=self._model,
             policy_version=policy_version,
             seeds=not self._on_cpu,
             max_model_len=self.spec.max_model_len,
@@ -102,10 +113,17 @@ class VllmService:
                 self.stop()
                 raise EngineError("vLLM ended while starting", evidence=f"exit status {code}; {tail}")
             try:
-                if httpx.get(f"{self._url}/health", trust_env=False, timeout=5).status_code == httpx.codes.OK:
-                    break
+                served = httpx.get(f"{self._url}/v1/models", trust_env=False, timeout=5).text
             except httpx.TransportError:
                 pass  # not listening yet
+            else:
+                if self._model in served:
+                    break
+                self.stop()
+                raise EngineError(
+                    f"another server answers at {self._url}: free the port, or set engine.port to another one or to 0",
+                    evidence=f"no {self._model} among its models: {served[:2000]}",
+                )
             if time.monotonic() - self._started_at > self.spec.startup_timeout_s:
                 tail = self._child.log_tail()
                 self.stop()
@@ -197,7 +215,6 @@ def _arguments(spec: EngineSpec, checkpoint: Path, *, dtype: str, on_cpu: bool) 
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
         f"--model={checkpoint.absolute()}",
         "--host=127.0.0.1",
-        f"--served-model-name={MODEL}",
         f"--dtype={dtype}",
         f"--max-model-len={spec.max_model_len}",
         f"--max-num-seqs={spec.concurrent}",

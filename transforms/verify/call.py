@@ -205,7 +205,8 @@ def _together(usages: list[Usage], limits: Limits) -> Usage:
 
 
 def _argv() -> list[str]:
-    return [os.path.realpath(sys.executable), "-I", "-S", "-E", "-X", "frozen_modules=on", "/job/worker.pyc"]
+    # Not -I or -E: they ignore PYTHONHASHSEED, and then the order of a set differs from sandbox to sandbox.
+    return [os.path.realpath(sys.executable), "-P", "-s", "-S", "-X", "frozen_modules=on", "/job/worker.pyc"]
 
 
 @functools.cache

@@ -9,7 +9,8 @@ lines starts with `def`, `class`, `import`, `from` or a decorator. A program of 
 import re
 
 _THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL | re.IGNORECASE)
-_FENCE = re.compile(r"^[ \t]{0,3}(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n`]*$")
+# Possessive throughout: what one part took no other part tries, so a line costs linear time whatever it holds.
+_FENCE = re.compile(r"^[ \t]{0,3}+(`{3,}+|~{3,}+)[ \t]*+([^\s`]*+)[^\n`]*+$")
 _CODE = re.compile(r"^(?:(?:async\s+)?def|class|import|from)\s|^@\w", re.MULTILINE)
 _LANGUAGES = {"", "python", "py", "python3"}
 
