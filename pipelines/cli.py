@@ -108,19 +108,28 @@ def run(
         return
     from rich.console import Console
 
-    # Beam warns of a cloud library that nothing here uses.
-    logging.getLogger().addFilter(lambda record: "apitools" not in record.getMessage())
-    from pipelines import cycle
-    from pipelines.progress import Reporter
+    from pipelines.admission import read_run_tasks
+    from pipelines.run_record import finished_run
+    from pipelines.spec_file import home_of
     from pipelines.summary import result_table, write_summary
+    from transforms.lake.table import Lake
 
-    with Reporter(cycles=loaded.cycles.count, plain=plain) as reporter:
-        result = cycle.run(loaded, spec_folder=path.parent, new=new, reporter=reporter)
-    if result.resumed_finished:
-        typer.echo(f"run {result.run_id} was finished before; --new starts another", err=True)
+    tasks = read_run_tasks(loaded, path.parent)
+    lake = Lake(home_of(loaded).absolute())
+    run_id = None if new else finished_run(lake, loaded, tasks.tasks_hash)
+    if run_id is not None:
+        typer.echo(f"run {run_id} was finished before; --new starts another", err=True)
+    else:
+        # Beam warns of a cloud library that nothing here uses.
+        logging.getLogger().addFilter(lambda record: "apitools" not in record.getMessage())
+        from pipelines import cycle
+        from pipelines.progress import Reporter
+
+        with Reporter(cycles=loaded.cycles.count, plain=plain) as reporter:
+            run_id = cycle.run(loaded, tasks, lake=lake, spec_folder=path.parent, new=new, reporter=reporter)
     console = Console() if sys.stdout.isatty() else Console(width=160)
-    console.print(result_table(result.home, result.run_id))
-    typer.echo(f"summary: {write_summary(result.home, result.run_id)}", err=True)
+    console.print(result_table(lake.home, run_id))
+    typer.echo(f"summary: {write_summary(lake.home, run_id)}", err=True)
 
 
 def _dry_run(spec: "RunSpec", folder: Path) -> None:

@@ -9,17 +9,16 @@ import contextlib
 import signal
 import time
 from collections.abc import Generator
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from pipelines.admission import RunTasks, admit, read_run_tasks
+from pipelines.admission import RunTasks, admit
 from pipelines.graph import checks_app, run_chunk
 from pipelines.plan import Chunk, Plan, make_plan
 from pipelines.progress import Reporter
 from pipelines.run_record import EventLog, RunError, RunRecord, create_run, find_run, library_versions, only_one
 from pipelines.spec import RunSpec
-from pipelines.spec_file import home_of, spec_hash
+from pipelines.spec_file import spec_hash
 from sandboxes.bubblewrap import Bubblewrap
 from sandboxes.protocol import SandboxProvider
 from training.base_model import resolve_base_model
@@ -37,25 +36,13 @@ from transforms.rollout.policy import EngineLost, EngineService
 from transforms.tally import TALLY
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """Where a finished run's results are."""
+def run(spec: RunSpec, tasks: RunTasks, *, lake: Lake, spec_folder: Path, new: bool, reporter: Reporter) -> str:
+    """Run the spec to its end, or go on with the run of it that was begun before; returns the run's id.
 
-    run_id: str
-    home: Path
-    resumed_finished: bool
-    """Whether the run had been finished before, so that nothing was done."""
-
-
-def run(spec: RunSpec, *, spec_folder: Path, new: bool, reporter: Reporter) -> RunResult:
-    """Run the spec to its end, or go on with the run of it that was begun before.
-
-    Raises RunError, TaskFileError, TaskInvalid, NotAModel, EngineError, SandboxError, StorageFailed, TableTooNew,
-    QualityStop, and KeyboardInterrupt when interrupted; the tables are consistent after each of them.
+    Raises RunError, TaskInvalid, NotAModel, EngineError, SandboxError, StorageFailed, TableTooNew, QualityStop, and
+    KeyboardInterrupt when interrupted; the tables are consistent after each of them.
     """
-    home = home_of(spec).absolute()
-    tasks = read_run_tasks(spec, spec_folder)
-    lake = Lake(home)
+    home = lake.home
     with only_one(home, spec.name), _interruptible() as signals:
         lake.ensure_tables()
         record = None if new else find_run(lake, spec)
@@ -63,8 +50,6 @@ def run(spec: RunSpec, *, spec_folder: Path, new: bool, reporter: Reporter) -> R
             raise RunError(
                 f"the tasks have changed since run {record.run_id} began; restore them, or start a new run with --new"
             )
-        if record is not None and record.finished:
-            return RunResult(record.run_id, home, resumed_finished=True)
         sandbox = Bubblewrap()
         with only_one(home, "tasks.admission", wait=True):  # two runs would both find the same tasks new
             admit(tasks, lake=lake, sandbox=sandbox, spec=spec.sandbox)
@@ -79,7 +64,7 @@ def run(spec: RunSpec, *, spec_folder: Path, new: bool, reporter: Reporter) -> R
                 events.record(_ending(error, signals), error=f"{type(error).__name__}: {error}"[:2000])
             raise
         events.record("finished")
-        return RunResult(record.run_id, home, resumed_finished=False)
+        return record.run_id
 
 
 class _Wheel:
@@ -147,8 +132,8 @@ class _Wheel:
     def _run_chunk(self, service: EngineService, chunk: Chunk, version: int) -> None:
         """Run a chunk to its commit; an engine that dies under it is started again, once."""
         for last_try in (False, True):
-            engine = service.serve(self._checkpoint(version), version)
             try:
+                engine = service.serve(self._checkpoint(version), version)
                 run_chunk(
                     chunk, run_id=self.run_id, spec=self.spec, engine=engine, sandbox=self.sandbox, lake=self.lake
                 )

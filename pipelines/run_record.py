@@ -55,6 +55,12 @@ def find_run(lake: Lake, spec: RunSpec) -> RunRecord | None:
     return RunRecord(rows[0]["run_id"], rows[0]["tasks_hash"], rows[0]["finished"] > 0) if rows else None
 
 
+def finished_run(lake: Lake, spec: RunSpec, tasks_hash: str) -> str | None:
+    """Id of the newest run of this spec if it is finished and its tasks are still the same: there is nothing to do."""
+    record = find_run(lake, spec)
+    return record.run_id if record and record.finished and record.tasks_hash == tasks_hash else None
+
+
 def create_run(lake: Lake, spec: RunSpec, tasks_hash: str) -> RunRecord:
     """Store a new run of this spec: `NAME-HASH`, with a number behind it when it is not the first."""
     digest = spec_hash(spec)

@@ -14,7 +14,7 @@ import httpx
 import psutil
 
 from transforms.rollout.child import Child
-from transforms.rollout.policy import EngineError, EngineSpec, cpu_multiplies_bfloat16
+from transforms.rollout.policy import EngineError, EngineLost, EngineSpec, cpu_multiplies_bfloat16
 from transforms.rollout.vllm_engine import VllmEngine
 
 POLL_S = 0.2
@@ -174,7 +174,7 @@ class VllmService:
         except httpx.HTTPStatusError as error:
             raise EngineError(f"vLLM refused {path}", evidence=error.response.text[:2000]) from error
         except httpx.TransportError as error:
-            raise EngineError(f"vLLM did not answer {path}", evidence=f"{error!r}; {self._child.log_tail()}") from error
+            raise EngineLost(f"vLLM did not answer {path}", evidence=f"{error!r}; {self._child.log_tail()}") from error
         return response.json() if response.content else {}
 
 
