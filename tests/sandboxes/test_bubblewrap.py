@@ -1,10 +1,8 @@
 import asyncio
-import contextlib
 import os
 import pickle
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,47 +11,10 @@ import pytest
 
 from sandboxes.bubblewrap import Bubblewrap, find_bwrap
 from sandboxes.cgroup import find_hierarchy
-from sandboxes.limits import MIB, Limits
+from sandboxes.limits import MIB
 from sandboxes.protocol import ProvisionFailed, SandboxLost, Usage
 from sandboxes.seccomp import filter_program
-
-PYTHON = [os.path.realpath(sys.executable), "-I", "-S", "-E"]
-LIMITS = Limits(wall_time_s=10, cpu_time_s=10, memory_mib=128, processes=24, output_kib=64, file_mib=8)
-SEND = "import os\ndef send(b): os.write(3, len(b).to_bytes(4, 'big') + b)\n"
-
-needs_cgroups = pytest.mark.skipif(find_hierarchy() is None, reason="no writable control groups on this machine")
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="tests what root's sandboxes keep closed")
-
-
-@pytest.fixture(params=["cgroups", "rlimits"])
-def sandbox(request: pytest.FixtureRequest) -> Bubblewrap:
-    if request.param == "cgroups" and find_hierarchy() is None:
-        pytest.skip("no writable control groups on this machine")
-    return Bubblewrap(cgroups=request.param == "cgroups")
-
-
-def run(
-    source: str, sandbox: Bubblewrap | None = None, *, limits: Limits = LIMITS, timeout_s: float = 10.0
-) -> tuple[bytes | None, Usage]:
-    """Run Python source in a sandbox; its first frame, and what it used."""
-
-    async def go() -> tuple[bytes | None, Usage]:
-        files = {"main.py": (SEND + source).encode()}
-        async with await (sandbox or Bubblewrap()).open(
-            [*PYTHON, "/job/main.py"], files=files, limits=limits
-        ) as session:
-            frame = await session.receive(timeout_s=timeout_s, max_bytes=MIB)
-            return frame, await session.close()
-
-    return asyncio.run(go())
-
-
-def ask(expression: str, sandbox: Bubblewrap | None = None) -> object:
-    """Evaluate an expression inside; an exception comes back as its type's name."""
-    source = f"try: r = eval({expression!r})\nexcept BaseException as e: r = type(e).__name__\nsend(repr(r).encode())"
-    frame, usage = run(source, sandbox)
-    assert frame is not None, usage
-    return eval(frame.decode())
+from tests.sandboxes.conftest import LIMITS, PYTHON, SEND, needs_root, run
 
 
 def test_a_program_runs_and_its_frame_and_output_come_back(sandbox: Bubblewrap):
@@ -306,59 +267,6 @@ def test_as_root_the_program_runs_under_a_host_uid_that_owns_nothing():
     assert asyncio.run(go()) not in (0, 1000, os.getuid())
 
 
-MEMFDS = """
-files = [os.memfd_create(str(i)) for i in range(60)]
-for fd in files: os.write(fd, bytes(4 << 20))
-import time; time.sleep(30)
-"""
-FOUR_CORES = """
-for _ in range(3): os.fork()
-while True: pass
-"""
-
-
-@pytest.mark.parametrize(
-    ("source", "breach"),
-    [
-        ("while True: os.write(1, b'x' * 65536)", "output_limit"),
-        ("while True: os.write(2, b'x' * 65536)", "output_limit"),
-        ("while True:\n try: os.fork()\n except OSError: pass", "process_limit"),
-        (MEMFDS, "memory_limit"),
-        (FOUR_CORES, "time_limit"),
-    ],
-    ids=["stdout", "stderr", "forks", "memfd", "cpu"],
-)
-def test_a_broken_limit_ends_the_sandbox_and_is_named(sandbox: Bubblewrap, source: str, breach: str):
-    frame, usage = run(source, sandbox, limits=LIMITS.model_copy(update={"cpu_time_s": 1.0}))
-    assert frame is None
-    assert usage.breach == breach
-    assert len(usage.stdout) + len(usage.stderr) <= 64 * 1024
-
-
-@needs_cgroups
-def test_memory_that_grows_is_the_memory_limit_and_page_cache_is_not():
-    _, usage = run("l = []\nwhile True: l.append(bytearray(1 << 20))", Bubblewrap())
-    assert usage.breach == "memory_limit"
-    # 20 x 7 MiB in /tmp, one at a time: more than the limit in sum, never at once.
-    source = (
-        "import sys\nfor i in range(20): open('/tmp/a', 'wb').write(bytes(7 << 20)); os.unlink('/tmp/a')\nsend(b'done')"
-    )
-    frame, usage = run(source, Bubblewrap(), limits=LIMITS.model_copy(update={"memory_mib": 64}))
-    assert (frame, usage.breach) == (b"done", None)
-
-
-def test_files_are_bounded_one_by_one_and_together(sandbox: Bubblewrap):
-    assert ask("open('/tmp/a', 'wb').write(bytes(9 << 20))", sandbox) == "OSError"
-    assert ask("[open(f'/tmp/{i}', 'wb').write(bytes(1 << 20)) for i in range(20)]", sandbox) == "OSError"
-    assert ask("open('/tmp/a', 'wb').truncate(1 << 40)", sandbox) == "OSError"
-    assert ask("sum(open(f'/tmp/{i}', 'wb').write(bytes(1 << 20)) for i in range(7))", sandbox) == 7 << 20
-
-
-def test_output_just_under_the_limit_is_kept_whole():
-    _, usage = run("os.write(1, b'a' * 65000); os.write(2, b'b' * 500)", limits=LIMITS)
-    assert (usage.stdout, usage.stderr, usage.breach) == (b"a" * 65000, b"b" * 500, None)
-
-
 def test_a_failed_set_up_is_provision_failed_with_bwraps_own_words(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "base_prefix", "/nowhere/python")
 
@@ -403,125 +311,3 @@ def test_the_provider_is_picklable():
 
 
 # What is left behind.
-
-
-def sandboxed_processes(mark: str) -> list[int]:
-    """Live processes, of any owner, whose command line holds the mark."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if folder.name.isdigit() and mark.encode() in (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
-    return [pid for pid in found if pid != os.getpid()]
-
-
-def leftovers(mark: str, owner: int) -> tuple[int, int]:
-    """Live processes of the mark, and control groups that belong to a process."""
-    hierarchy = find_hierarchy()
-    groups = [path.name for base in (hierarchy.bases.values() if hierarchy else ()) for path in base.iterdir()]
-    return len(sandboxed_processes(mark)), sum(f"-{owner}-" in name for name in groups)
-
-
-def eventually_none(mark: str, owner: int) -> tuple[int, int]:
-    for _ in range(300):
-        if (left := leftovers(mark, owner)) == (0, 0):
-            break
-        time.sleep(0.01)
-    return left
-
-
-STUBBORN = (
-    SEND
-    + """
-import signal, time
-for s in range(1, 32):
-    try: signal.signal(s, signal.SIG_IGN)
-    except (OSError, ValueError): pass
-for _ in range(3):
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0: os.close(1); os.close(2); os.close(3); time.sleep(600)
-        time.sleep(600)
-send(b'up')
-time.sleep(600)
-"""
-)
-
-
-def test_cancelling_anywhere_leaves_nothing(sandbox: Bubblewrap):
-    mark = f"stubborn-{os.getpid()}-{time.monotonic_ns()}"
-
-    async def one() -> None:
-        async with await sandbox.open([*PYTHON, "-c", STUBBORN, mark], files={"f": b"x"}, limits=LIMITS) as session:
-            await session.receive(timeout_s=10, max_bytes=2)
-            await session.receive(timeout_s=60, max_bytes=2)
-
-    async def go() -> int:
-        await asyncio.wait([asyncio.ensure_future(asyncio.sleep(0))])
-        before = len(os.listdir("/proc/self/fd"))
-        for delay in (0, 0.001, 0.01, 0.03, 0.1, 0.4):
-            task = asyncio.ensure_future(one())
-            await asyncio.sleep(delay)
-            task.cancel()
-            await asyncio.sleep(0)
-            task.cancel()  # once more, while it closes
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        for _ in range(300):
-            if len(os.listdir("/proc/self/fd")) <= before:
-                break
-            await asyncio.sleep(0.01)
-        return len(os.listdir("/proc/self/fd")) - before
-
-    asyncio.run(asyncio.sleep(0))
-    assert asyncio.run(go()) <= 0
-    assert eventually_none(mark, os.getpid()) == (0, 0)
-
-
-def test_the_end_of_the_event_loop_leaves_nothing(sandbox: Bubblewrap):
-    mark = f"stubborn-{os.getpid()}-{time.monotonic_ns()}"
-
-    async def go() -> None:
-        async def one() -> None:
-            async with await sandbox.open([*PYTHON, "-c", STUBBORN, mark], files={}, limits=LIMITS) as session:
-                await session.receive(timeout_s=10, max_bytes=2)
-                await session.receive(timeout_s=60, max_bytes=2)
-
-        task = asyncio.ensure_future(one())
-        await asyncio.sleep(0.3)
-        assert leftovers(mark, os.getpid())[0] > 0
-        del task  # still running: asyncio.run cancels it and waits for its threads
-
-    asyncio.run(go())
-    assert eventually_none(mark, os.getpid()) == (0, 0)
-
-
-@pytest.mark.parametrize("cgroups", [True, False])
-def test_kill_9_of_our_process_ends_the_sandbox(cgroups: bool):
-    mark = f"stubborn-{os.getpid()}-{time.monotonic_ns()}"
-    script = f"""
-import asyncio
-from sandboxes.bubblewrap import Bubblewrap
-from sandboxes.limits import Limits
-async def main():
-    session = await Bubblewrap(cgroups={cgroups}).open({[*PYTHON, "-c", STUBBORN, mark]!r}, files={{}}, limits=Limits())
-    print(await session.receive(timeout_s=20, max_bytes=2), flush=True)
-    await asyncio.sleep(60)
-asyncio.run(main())
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
-        env=os.environ | {"x": mark},
-    ) as ours:
-        assert ours.stdout is not None
-        assert ours.stdout.readline() == b"b'up'\n"
-        assert len(sandboxed_processes(mark)) > 3
-        ours.kill()
-        ours.wait()
-    for _ in range(300):
-        if not sandboxed_processes(mark):
-            break
-        time.sleep(0.01)
-    assert sandboxed_processes(mark) == []
