@@ -73,8 +73,12 @@ async def gold_failures(tasks: list[Task], sandbox: SandboxProvider, spec: Sandb
             return None
         async with slots:
             report = await run_call(sandbox, task, task.gold, spec.limits)
-        bad = [result for result in report.results if result.outcome is not Outcome.PASSED]
-        return (task.task_id, f"{bad[0].name} {bad[0].outcome}: {bad[0].message}") if bad else None
+        for case, result in zip(task.cases, report.results, strict=True):
+            if result.outcome is not Outcome.PASSED:
+                call = ", ".join([*map(repr, case.args), *(f"{name}={value!r}" for name, value in case.kwargs.items())])
+                wanted = f"{task.entry_point}({call}) must return {case.expected!r}"
+                return task.task_id, f"{case.name} {result.outcome}: {result.message}; {wanted[:300]}"
+        return None
 
     return dict(found for found in await asyncio.gather(*map(check, tasks)) if found)
 

@@ -128,8 +128,8 @@ def run(
         with Reporter(cycles=loaded.cycles.count, plain=plain) as reporter:
             run_id = cycle.run(loaded, tasks, lake=lake, spec_folder=path.parent, new=new, reporter=reporter)
     console = Console() if sys.stdout.isatty() else Console(width=160)
-    console.print(result_table(lake.home, run_id))
-    typer.echo(f"summary: {write_summary(lake.home, run_id)}", err=True)
+    console.print(result_table(lake.home, run_id, console.width))
+    typer.echo(f"summary: {write_summary(lake.home, run_id).resolve()}", err=True)
 
 
 def _dry_run(spec: "RunSpec", folder: Path) -> None:
@@ -155,7 +155,23 @@ def _dry_run(spec: "RunSpec", folder: Path) -> None:
     rows = sum(chunk.episodes for chunk in plan.chunks)
     lines.append(f"rows: {rows:,} trajectories, one more for every retry, in {len(plan.chunks)} commits")
     lines.append(f"files: tables, policies, logs and reports in {home_of(spec)}")
-    typer.echo(resolved_yaml(spec) + "\n# The plan:\n" + "\n".join(f"#   {line}" for line in lines))
+    typer.echo(resolved_yaml(_moved(spec, folder)) + "\n# The plan:\n" + "\n".join(f"#   {line}" for line in lines))
+
+
+def _moved(spec: "RunSpec", folder: Path) -> "RunSpec":
+    """The spec with its files named absolutely, so that it means the same in another folder."""
+
+    def absolute(reference: str) -> str:
+        return reference if reference.startswith(("builtin:", "wheel:")) else str((folder / reference).resolve())
+
+    heldout = spec.tasks.heldout
+    tasks = {"train": absolute(spec.tasks.train), "heldout": heldout and absolute(heldout)}
+    return spec.model_copy(
+        update={
+            "tasks": spec.tasks.model_copy(update=tasks),
+            "policy": spec.policy.model_copy(update={"model": absolute(spec.policy.model)}),
+        }
+    )
 
 
 @app.command()
@@ -179,7 +195,12 @@ def sql(
     from pipelines.spec_file import default_home
     from transforms.lake.sql import query
 
-    print_rows(query((home or default_home()).absolute(), statement), form.value)
+    folder = (home or default_home()).absolute()
+    if not (folder / "tables").is_dir():
+        raise UsageError(
+            f"{folder} holds no tables\n\nhint: --home or HEADRACE_HOME names the folder that a run wrote to"
+        )
+    print_rows(query(folder, statement), form.value)
 
 
 @app.command()
@@ -264,7 +285,10 @@ def import_tasks(
         raise UsageError(f"{out} exists\n\nhint: choose another name, or remove it first")
     if not out.parent.is_dir():
         raise UsageError(f"{out.parent} is no folder")
-    write_tasks(out, loaded)
+    try:
+        write_tasks(out, loaded)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written: {error.strerror}") from None
     unsupported = sum(task.unsupported is not None for task in loaded)
     typer.echo(f"wrote {len(loaded)} tasks to {out}; {unsupported} of them cannot be graded and say why", err=True)
 

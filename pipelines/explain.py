@@ -38,7 +38,7 @@ EXIT_CODES = {
 
 HINTS = {
     "transforms.quality.gate.QualityStop": "after a change of `quality` the same run goes on with the "
-    "rows it has; --new starts another",
+    "rows it has; --new starts another. The queries ask the default home: name another with --home",
     "transforms.rollout.policy.EngineError": "the engine's own log is in `logs` under the home folder; "
     "running the same spec again goes on from the last commit",
     "training.trainer.TrainingDiverged": "try a smaller training.lr, which makes a new run",
@@ -61,7 +61,9 @@ def explained(command: Callable[P, None]) -> Callable[P, None]:
         except typer.Exit:
             raise
         except KeyboardInterrupt:
-            typer.echo("interrupted: the same command goes on from the last commit", err=True)
+            again = "the same command, without --new," if kwargs.get("new") else "the same command"
+            goes_on = f": {again} goes on from the last commit" if "new" in kwargs else ""  # only a run goes on
+            typer.echo(f"interrupted{goes_on}", err=True)
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             # The reader of our output has gone (`| head`): Python must not try to flush to it at exit.

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import sys
 from datetime import datetime
 from typing import Literal
@@ -20,9 +21,12 @@ _WIDEST = 60
 
 
 def print_rows(rows: pa.Table, form: Format) -> None:
-    """Write rows to stdout. A table is drawn on a terminal and aligned with spaces elsewhere."""
+    """Write rows to stdout. A table is drawn on a terminal (a block a row, if it is too wide) and aligned with spaces
+    elsewhere. JSON has no NaN and no infinity: they become null."""
     if form == "json":
-        records = ",\n".join(json.dumps(row, ensure_ascii=False, default=_plain) for row in rows.to_pylist())
+        records = ",\n".join(
+            json.dumps(_finite(row), ensure_ascii=False, allow_nan=False, default=_plain) for row in rows.to_pylist()
+        )
         sys.stdout.write(f"[\n{records}\n]\n" if records else "[]\n")
         return
     if form == "csv":
@@ -32,15 +36,38 @@ def print_rows(rows: pa.Table, form: Format) -> None:
         return
     numbers = [pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in rows.schema]
     lines = [[_short(value) for value in row.values()] for row in rows.to_pylist()]
-    if sys.stdout.isatty():
+    if not sys.stdout.isatty():
+        sys.stdout.write(aligned(rows.column_names, lines, numbers))
+    elif lines and _drawn_width(rows.column_names, lines) > Console().width:
+        for number, line in enumerate(lines, start=1):
+            sys.stdout.write(f"-- row {number}\n")
+            sys.stdout.write(aligned(*_as_fields(rows.column_names, line)))
+    else:
         table = Table()
         for name, number in zip(rows.column_names, numbers, strict=True):
             table.add_column(Text(name), justify="right" if number else "left")
         for line in lines:
             table.add_row(*(Text(cell) for cell in line))
         Console().print(table)
-    else:
-        sys.stdout.write(aligned(rows.column_names, lines, numbers))
+
+
+def _drawn_width(names: list[str], lines: list[list[str]]) -> int:
+    """Characters across of a drawn table: cells, a blank on each side, and the rules."""
+    return sum(max(map(len, column)) + 3 for column in zip(names, *lines, strict=True)) + 1
+
+
+def _as_fields(names: list[str], line: list[str]) -> tuple[list[str], list[list[str]], list[bool]]:
+    """A row that is too wide for the terminal, as a table of its own with a line a column."""
+    pairs = [list(pair) for pair in zip(names, line, strict=True)]
+    return pairs[0], pairs[1:], [False, False]
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list) else value
 
 
 def aligned(names: list[str], lines: list[list[str]], right: list[bool]) -> str:

@@ -5,7 +5,7 @@ Reading a spec costs nothing: this module and what it imports know neither Beam,
 
 from pathlib import Path
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from sandboxes.declared import Declared
 from sandboxes.limits import SandboxSpec
@@ -84,7 +84,7 @@ class RunSpec(Declared):
     tasks: TasksSpec = TasksSpec()
     policy: PolicySpec = PolicySpec()
     engine: EngineSpec = EngineSpec()
-    sampling: Sampling = Sampling()
+    sampling: Sampling = Field(Sampling(), validate_default=True)
     sandbox: SandboxSpec = SandboxSpec()
     rubric: RubricSpec = RubricSpec()
     quality: QualitySpec = QualitySpec()
@@ -95,10 +95,16 @@ class RunSpec(Declared):
 
     @field_validator("sampling")
     @classmethod
-    def _can_be_trained(cls, sampling: Sampling) -> Sampling:
+    def _can_be_trained(cls, sampling: Sampling, others: ValidationInfo) -> Sampling:
         if sampling.temperature != 1.0 or sampling.top_p != 1.0:
             raise ValueError(
                 "temperature and top_p must be 1: at others the log-probabilities are not the policy's and cannot be "
                 "trained on; `evaluation.temperature` may differ"
+            )
+        engine = others.data.get("engine")
+        if engine is not None and sampling.max_tokens >= engine.max_model_len:
+            raise ValueError(
+                f"max_tokens ({sampling.max_tokens}) leaves no room for a prompt in engine.max_model_len "
+                f"({engine.max_model_len})"
             )
         return sampling

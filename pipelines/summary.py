@@ -165,15 +165,22 @@ def read_results(home: Path, run_id: str) -> Results:
     return Results(runs[0], cycles, evaluations)
 
 
-def result_table(home: Path, run_id: str) -> Table:
-    """A row a cycle, the held-out evaluation and the sentence of evidence below. Raises KeyError: no such run."""
+def result_table(home: Path, run_id: str, width: int) -> Table:
+    """A row a cycle, the held-out evaluation and the sentence of evidence below. Raises KeyError: no such run.
+
+    On a terminal of fewer than `WIDE` characters the seconds by stage are left out.
+    """
     results = read_results(home, run_id)
     caption = Text("\n".join(_evaluation_lines(results)))
     table = Table(title=Text(f"run {run_id}"), caption=caption, caption_justify="left", caption_style="")
-    for name in HEADINGS:
-        table.add_column(name, justify="left" if name.startswith("pass rate") else "right")
+    shown = [place for place, name in enumerate(HEADINGS) if width >= WIDE or not name.endswith(" s")]
+    for place in shown:
+        table.add_column(
+            HEADINGS[place], justify="left" if HEADINGS[place].startswith("pass rate") else "right", no_wrap=True
+        )
     for cycle in results.cycles:
-        table.add_row(*cells(cycle))
+        row = cells(cycle)
+        table.add_row(*(row[place] for place in shown))
     return table
 
 
@@ -188,6 +195,9 @@ HEADINGS = (
     "new policy",
 )
 """Columns of the result table, in the terminal and on the page."""
+
+WIDE = 118
+"""Characters across of the table with all its columns."""
 
 
 def cells(cycle: Cycle) -> list[str]:
@@ -229,6 +239,7 @@ def write_summary(home: Path, run_id: str) -> Path:
         rows=[cells(cycle) for cycle in results.cycles],
         curve=draw(_curve(results)),
         answers=_answers(home, run_id, results),
+        answers_greedy=_asked_greedily(results),
         facts=_facts(home, run_id, results),
     )
     path = home / "reports" / run_id / "summary.html"
@@ -251,13 +262,17 @@ def _point(version: int, rate: Rate) -> Point:
     return Point(version, rate.mean, rate.low, rate.high)
 
 
+def _asked_greedily(results: Results) -> bool:
+    return all(each.greedy for each in results.evaluations)
+
+
 def _answers(home: Path, run_id: str, results: Results) -> list[dict[str, Any]]:
     """For each held-out task, one answer before and one after (the greedy one, else the first sampled one), and how
     many of the sampled ones pass."""
     if not results.evaluations:
         return []
     ends = results.evaluations[:1] + results.evaluations[1:][-1:]
-    purpose = "eval_greedy" if all(each.greedy for each in ends) else "eval_sampled"
+    purpose = "eval_greedy" if _asked_greedily(results) else "eval_sampled"
     sampled = {
         (row["task_id"], row["policy_version"]): f"{row['passed']} of {row['scored']} sampled answers pass"
         for row in query(

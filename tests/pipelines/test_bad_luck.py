@@ -27,7 +27,10 @@ def test_a_gold_that_fails_is_named_with_its_case_and_nothing_is_stored(driver: 
     (tmp_path / "bad.jsonl").write_text("\n".join(map(json.dumps, broken)))
     driver.write_spec(home, tasks="{train: bad.jsonl, heldout: bad.jsonl}")
     assert driver.run(home) == 2
-    assert "error: 1 gold solution(s) fail their own task:\n  same: case-1 failed_tests: wrong value\n" in driver.output
+    assert (
+        "error: 1 gold solution(s) fail their own task:\n  same: case-1 failed_tests: wrong value; f(3) must return 3\n"
+        in driver.output
+    )
     assert (count(home, "tasks"), count(home, "runs")) == (0, 0)
 
 

@@ -7,10 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import typer
 
 from pipelines.explain import EXIT_CODES, HINTS, explained
+from pipelines.show import print_rows
 from pipelines.spec_file import load_spec
 from tests.builders import trajectory_row
 from transforms.lake.errors import CommitConflict
@@ -319,3 +321,38 @@ def test_every_error_of_ours_has_a_status():
         if not any(where.get(each) in {*EXIT_CODES, *INTERNAL} for each in ancestry(name))
     ]
     assert lost == []
+
+
+def test_a_home_without_tables_is_the_users_mistake_and_not_an_empty_answer(headrace, tmp_path):
+    done = headrace("sql", "SELECT count(*) FROM trajectories", "--home", "nowhere")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"error: {tmp_path}/nowhere holds no tables\n\n"
+        "hint: --home or HEADRACE_HOME names the folder that a run wrote to\n"
+    )
+
+
+def test_json_has_no_nan(headrace, home):
+    statement = "SELECT cast('nan' AS double) AS n, [1.5, cast('inf' AS double)] AS l"
+    done = headrace("sql", statement, "--home", str(home), "--format", "json")
+    assert json.loads(done.stdout) == [{"n": None, "l": [1.5, None]}]
+
+
+def test_rows_wider_than_the_terminal_are_shown_a_line_a_column(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    print_rows(pa.table({"name": ["a" * 30, "b"], "n": [1, 2], "more": ["c" * 20, "d"]}), "table")
+    out = capsys.readouterr().out
+    assert out == f"-- row 1\nname  {'a' * 30}\nn     1\nmore  {'c' * 20}\n-- row 2\nname  b\nn     2\nmore  d\n"
+
+
+def test_a_dry_run_means_the_same_spec_in_another_folder(headrace, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "t.jsonl").write_text(json.dumps(GOOD))
+    (tmp_path / "other" / "s.yaml").write_text("name: s\ntasks: {train: ../t.jsonl, heldout: null}\n")
+    printed = headrace("run", "other/s.yaml", "--dry-run")
+    assert printed.returncode == 0, printed.stderr
+    (tmp_path / "flat.yaml").write_text(printed.stdout)
+    again = headrace("run", "flat.yaml", "--dry-run")
+    assert again.returncode == 0, again.stderr
+    assert f"train: {tmp_path}/t.jsonl" in again.stdout

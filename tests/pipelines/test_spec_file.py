@@ -268,3 +268,10 @@ def test_our_yaml_agrees_with_pyyaml_where_the_standards_agree(load):
         "name: a\nseed: 12\ntraining: {lr: 0.5, epochs: 2}\nevaluation: {greedy: false}\nsampling: {stop: [x, 'y z']}\n"
     )
     assert load(text) == RunSpec.model_validate(yaml.safe_load(text))
+
+
+def test_answers_must_leave_room_for_a_prompt(load):
+    with pytest.raises(SpecError, match=r"max_tokens \(96\) leaves no room"):
+        load("name: a\n", "engine.max_model_len=96")
+    with pytest.raises(SpecError, match=r"`sampling`: max_tokens \(600\) leaves no room .* max_model_len \(512\)"):
+        load("name: a\n", "sampling.max_tokens=600", "engine.max_model_len=512")

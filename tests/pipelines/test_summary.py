@@ -152,7 +152,7 @@ def test_the_sentence_claims_no_more_than_the_intervals_allow(home):
 def test_the_table_shows_a_row_a_cycle(home):
     console = Console(width=160)
     with console.capture() as capture:
-        console.print(result_table(home, RUN))
+        console.print(result_table(home, RUN, 160))
     text = capture.get()
     lines = [re.split(r"\s*│\s*", line.strip(" │")) for line in text.splitlines() if line.startswith("│")]
     assert lines == [

@@ -138,9 +138,11 @@ def test_the_stop_names_each_breach_and_how_to_look_at_it():
     assert str(stop.value).splitlines() == [
         "the quality gate stopped cycle 1 of run run-1: its rows broke 2 expectation(s) and train nothing",
         "  infra_rate: 0.15, limit 0.1 (quality.max_infra_rate)",
+        "    most often: gone",
         "    headrace sql \"SELECT trajectory_id, outcome, failure, evidence FROM trajectories WHERE run_id = 'run-1' "
         "AND cycle = 1 AND purpose = 'train' AND final AND outcome_class = 'infra'\"",
         "  grader_error_rate: 0.05, limit 0 (quality.max_grader_error_rate)",
+        "    most often: a defect",
         "    headrace sql \"SELECT trajectory_id, outcome, failure, evidence FROM trajectories WHERE run_id = 'run-1' "
         "AND cycle = 1 AND purpose = 'train' AND final AND outcome_class = 'grader'\"",
     ]

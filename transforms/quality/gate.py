@@ -133,7 +133,9 @@ def raise_on_breach(checks: Sequence[Row]) -> None:
         setting = _MEASURES[name].setting if name in _MEASURES else None
         value = "nothing to measure" if check["observed"] is None else f"{check['observed']:.6g}"
         source = f" (quality.{setting})" if setting else ""
-        lines += [f"  {name}: {value}, limit {check['limit']:.6g}{source}", f'    headrace sql "{_query(check)}"']
+        lines.append(f"  {name}: {value}, limit {check['limit']:.6g}{source}")
+        why = (check["detail"] or "").partition("most often: ")[2].partition("; ")[0]
+        lines += [f"    most often: {why}"] * bool(why) + [f'    headrace sql "{_query(check)}"']
     raise QualityStop("\n".join(lines))
 
 
@@ -181,5 +183,8 @@ def _detail(finding: Finding, frame: pd.DataFrame, rows: Sequence[Row]) -> str |
     """How many rows count against a measure, and which."""
     if finding.name not in _MEASURES:
         return None
-    against = [row["trajectory_id"] for row, value in zip(rows, frame[finding.name], strict=True) if value == 1.0]
-    return f"{len(against)} of {len(rows)}: {', '.join(against)}"[:MAX_DETAIL] if against else None
+    against = [row for row, value in zip(rows, frame[finding.name], strict=True) if value == 1.0]
+    failures = Counter(row["failure"] for row in against if row["failure"]).most_common(1)
+    why = f"most often: {failures[0][0][:300]}; " if failures else ""
+    named = ", ".join(row["trajectory_id"] for row in against)
+    return f"{len(against)} of {len(rows)}: {why}{named}"[:MAX_DETAIL] if against else None
