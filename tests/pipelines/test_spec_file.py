@@ -273,5 +273,5 @@ def test_our_yaml_agrees_with_pyyaml_where_the_standards_agree(load):
 def test_answers_must_leave_room_for_a_prompt(load):
     with pytest.raises(SpecError, match=r"max_tokens \(96\) leaves no room"):
         load("name: a\n", "engine.max_model_len=96")
-    with pytest.raises(SpecError, match=r"`sampling`: max_tokens \(600\) leaves no room .* max_model_len \(512\)"):
+    with pytest.raises(SpecError, match=r"`sampling`: max_tokens \(600\) leaves no room .*max_model_len \(512\)"):
         load("name: a\n", "sampling.max_tokens=600", "engine.max_model_len=512")
