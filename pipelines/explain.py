@@ -78,6 +78,13 @@ def explained(command: Callable[P, None]) -> Callable[P, None]:
 
 def _explain(error: Exception, home: Path | None) -> int:
     names = [f"{each.__module__}.{each.__qualname__}" for each in type(error).__mro__]
+    if isinstance(error, ModuleNotFoundError):
+        typer.echo(
+            f"error: the package `{error.name}` is not installed, and this command needs it\n\n"
+            "hint: install Headrace with its `cpu` extra, or `gpu` for a GPU; in a clone, `make setup` does",
+            err=True,
+        )
+        return FAILED
     code = next((EXIT_CODES[name] for name in names if name in EXIT_CODES), None)
     if code is None:
         typer.echo(

@@ -356,3 +356,17 @@ def test_a_dry_run_means_the_same_spec_in_another_folder(headrace, tmp_path):
     again = headrace("run", "flat.yaml", "--dry-run")
     assert again.returncode == 0, again.stderr
     assert f"train: {tmp_path}/t.jsonl" in again.stdout
+
+
+def test_a_part_that_is_not_installed_is_named_with_the_extra_that_brings_it(capsys):
+    @explained
+    def command() -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    with pytest.raises(typer.Exit) as ended:
+        command()
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().err == (
+        "error: the package `torch` is not installed, and this command needs it\n\n"
+        "hint: install Headrace with its `cpu` extra, or `gpu` for a GPU; in a clone, `make setup` does\n"
+    )
