@@ -168,12 +168,13 @@ def read_results(home: Path, run_id: str) -> Results:
 def result_table(home: Path, run_id: str, width: int) -> Table:
     """A row a cycle, the held-out evaluation and the sentence of evidence below. Raises KeyError: no such run.
 
-    On a terminal of fewer than `WIDE` characters the seconds by stage are left out.
+    On a terminal of fewer than `WIDE` characters the seconds by stage and the new policy are left out.
     """
     results = read_results(home, run_id)
     caption = Text("\n".join(_evaluation_lines(results)))
     table = Table(title=Text(f"run {run_id}"), caption=caption, caption_justify="left", caption_style="")
-    shown = [place for place, name in enumerate(HEADINGS) if width >= WIDE or not name.endswith(" s")]
+    narrow = HEADINGS[: HEADINGS.index("tokens") + 1]
+    shown = range(len(HEADINGS if width >= WIDE else narrow))
     for place in shown:
         table.add_column(
             HEADINGS[place], justify="left" if HEADINGS[place].startswith("pass rate") else "right", no_wrap=True

@@ -149,6 +149,17 @@ def test_the_sentence_claims_no_more_than_the_intervals_allow(home):
     assert type(results)(results.run, [], [before]).evidence.startswith("No evidence yet")
 
 
+def test_a_narrow_terminal_gets_fewer_columns_and_whole_numbers(home):
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(result_table(home, RUN, 80))
+    lines = [re.split(r"\s*│\s*", line.strip(" │")) for line in capture.get().splitlines() if line.startswith("│")]
+    assert lines == [
+        ["1", "0", "0.333", "0.33 [0.12, 0.65]", "10.0%", "100"],
+        ["2", "1", "none scored", "none scored", "100.0%", "10"],
+    ]
+
+
 def test_the_table_shows_a_row_a_cycle(home):
     console = Console(width=160)
     with console.capture() as capture:
