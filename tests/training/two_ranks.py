@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -27,6 +28,9 @@ def main(batch: Path, start: Path, out: Path, stage: Any) -> None:
         out.with_name("report.json").write_text(json.dumps(report.optimizer_steps))
     # Saved by both ranks, and both can go on from it.
     Trainer(out, TrainingSpec(dtype="float32", lr=1e-3, zero_stage=stage))
+    # Together and in order: a rank that just ends takes gloo's threads down while the other still talks to them.
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
