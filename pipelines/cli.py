@@ -7,11 +7,13 @@ import sys
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pipelines.explain import FAILED, USAGE, UsageError, explained
+from pipelines.grade_cli import grade
+from pipelines.sandbox_cli import sandbox_app
 
 if TYPE_CHECKING:
     from pipelines.spec import RunSpec
@@ -28,6 +30,8 @@ app = typer.Typer(
 )
 tasks_app = typer.Typer(no_args_is_help=True, help="Import, read and check task files.")
 app.add_typer(tasks_app, name="tasks")
+app.add_typer(sandbox_app, name="sandbox")
+app.command()(grade)
 
 Home = Annotated[
     Path | None,
@@ -323,6 +327,13 @@ def show_task(
 def check_tasks(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A JSONL file, or builtin:NAME.")],
     parallel: Annotated[int, typer.Option("--parallel", min=1, max=256, help="Sandboxes open at once.")] = 2,
+    backend: Annotated[
+        Literal["bubblewrap", "docker", "gvisor", "subprocess"],
+        typer.Option("--backend", help="Where the solutions run: see docs/sandboxes.md."),
+    ] = "bubblewrap",
+    image: Annotated[
+        str, typer.Option("--image", help="What they find there: `host`, or a built image's name.")
+    ] = "host",
 ) -> None:
     """Run every gold solution against its own task in the sandbox, and report those that fail.
 
@@ -335,13 +346,14 @@ def check_tasks(
     import asyncio
 
     from pipelines.admission import gold_failures
-    from sandboxes.bubblewrap import Bubblewrap
+    from sandboxes.backends.choose import backend_of
     from sandboxes.limits import SandboxSpec
     from transforms.sources.builtin import load_tasks
 
     loaded = load_tasks(file, Path())
     tried = [task for task in loaded if task.gold is not None and task.unsupported is None]
-    failures = asyncio.run(gold_failures(tried, Bubblewrap(), SandboxSpec(parallel=parallel)))
+    spec = SandboxSpec.model_validate({"parallel": parallel, "backend": backend, "image": image})
+    failures = asyncio.run(gold_failures(tried, backend_of(spec), spec))
     for task_id, why in failures.items():
         typer.echo(f"{task_id}: {why}")
     typer.echo(

@@ -14,18 +14,22 @@ from types import FrameType
 
 from pipelines.admission import RunTasks, admit
 from pipelines.graph import checks_app, run_chunk
+from pipelines.image_record import record_image
 from pipelines.plan import Chunk, Plan, make_plan
 from pipelines.progress import Reporter
 from pipelines.run_record import EventLog, RunError, RunRecord, create_run, find_run, library_versions, only_one
 from pipelines.spec import RunSpec
 from pipelines.spec_file import spec_hash
-from sandboxes.bubblewrap import Bubblewrap
+from sandboxes.backends.choose import provider_of
+from sandboxes.pool import Pool
 from sandboxes.protocol import SandboxProvider
 from training.base_model import resolve_base_model
 from training.batch import cut_batch
 from training.checkpoint import checkpoint_dir, prune, remove_unfinished, save, weights_hash
 from training.trainer import Trainer
+from transforms.async_map import run_async
 from transforms.episode import now_us
+from transforms.grade.grade import GraderBroken, ImageUsed
 from transforms.lake.errors import LakeError
 from transforms.lake.sql import query
 from transforms.lake.table import Lake
@@ -39,18 +43,19 @@ from transforms.tally import TALLY
 def run(spec: RunSpec, tasks: RunTasks, *, lake: Lake, spec_folder: Path, new: bool, reporter: Reporter) -> str:
     """Run the spec to its end, or go on with the run of it that was begun before; returns the run's id.
 
-    Raises RunError, TaskInvalid, NotAModel, EngineError, SandboxError, StorageFailed, TableTooNew, QualityStop, and
-    KeyboardInterrupt when interrupted; the tables are consistent after each of them.
+    Raises RunError, TaskInvalid, NotAModel, EngineError, SandboxError, StorageFailed, TableTooNew, QualityStop,
+    GraderBroken, and KeyboardInterrupt when interrupted; the tables are consistent after each of them.
     """
     home = lake.home
-    with only_one(home, spec.name), _interruptible() as signals:
+    with only_one(home, spec.name), _interruptible() as signals, contextlib.ExitStack() as held:
         lake.ensure_tables()
         record = None if new else find_run(lake, spec)
         if record is not None and record.tasks_hash != tasks.tasks_hash:
             raise RunError(
                 f"the tasks have changed since run {record.run_id} began; restore them, or start a new run with --new"
             )
-        sandbox = Bubblewrap()
+        image = record_image(lake, spec.sandbox)
+        sandbox = held.enter_context(_provider(spec, spec_folder))
         with only_one(home, "tasks.admission", wait=True):  # two runs would both find the same tasks new
             admit(tasks, lake=lake, sandbox=sandbox, spec=spec.sandbox)
         resumed = record is not None
@@ -58,7 +63,7 @@ def run(spec: RunSpec, tasks: RunTasks, *, lake: Lake, spec_folder: Path, new: b
         events = EventLog(lake, record.run_id)
         events.record("resumed" if resumed else "started", versions=library_versions())
         try:
-            _Wheel(spec, spec_folder, record, tasks, lake, sandbox, events, reporter).turn()
+            _Wheel(spec, spec_folder, record, tasks, lake, sandbox, image, events, reporter).turn()
         except BaseException as error:
             with contextlib.suppress(LakeError, OSError):  # a full disk may be what ended the run
                 events.record(_ending(error, signals), error=f"{type(error).__name__}: {error}"[:2000])
@@ -67,18 +72,29 @@ def run(spec: RunSpec, tasks: RunTasks, *, lake: Lake, spec_folder: Path, new: b
         return record.run_id
 
 
+@contextlib.contextmanager
+def _provider(spec: RunSpec, spec_folder: Path) -> Generator[SandboxProvider]:
+    """The run's sandboxes; what a pool still holds at the end is destroyed."""
+    provider = provider_of(spec.sandbox, spec_folder)
+    try:
+        yield provider
+    finally:
+        if isinstance(provider, Pool):
+            run_async(provider.close())
+
+
 class _Wheel:
     """One session of work on a run: what it holds open, and the turning."""
 
     def __init__(
         self, spec: RunSpec, spec_folder: Path, record: RunRecord, tasks: RunTasks, lake: Lake,
-        sandbox: SandboxProvider, events: EventLog, reporter: Reporter,
+        sandbox: SandboxProvider, image: ImageUsed, events: EventLog, reporter: Reporter,
     ) -> None:  # fmt: skip
         self.spec = spec
         self.spec_folder = spec_folder
         self.run_id = record.run_id
         self.lake = lake
-        self.sandbox = sandbox
+        self.sandbox, self.image = sandbox, image
         self.events = events
         self.reporter = reporter
         self.plan: Plan = make_plan(spec, record.run_id, tasks.train, tasks.heldout)
@@ -122,12 +138,32 @@ class _Wheel:
         for chunk in chunks:
             if chunk not in pending:
                 self._complete_checks(chunk)
-        if not pending:
-            return
-        version = pending[0].groups[0].policy_version
-        with self._stage(stage, cycle=cycle, total=sum(chunk.episodes for chunk in pending)):
-            for chunk in pending:
-                self._run_chunk(service, chunk, version)
+        if pending:
+            version = pending[0].groups[0].policy_version
+            with self._stage(stage, cycle=cycle, total=sum(chunk.episodes for chunk in pending)):
+                for chunk in pending:
+                    self._run_chunk(service, chunk, version)
+        self._alarm(cycle, stage)
+
+    def _alarm(self, cycle: int, stage: str) -> None:
+        """Record which attempts of a stage earned anything on an impossible task, once: they found a hole."""
+        purpose = "purpose <> 'train'" if stage == "evaluate" else "purpose = 'train'"
+        found = query(
+            self.lake.home,
+            f"SELECT trajectory_id FROM trajectories WHERE run_id = '{self.run_id}' AND cycle = {cycle} "
+            f"AND {purpose} AND impossible AND reward > 0 ORDER BY trajectory_id",
+        ).to_pylist()
+        said = query(
+            self.lake.home,
+            f"SELECT event FROM events WHERE run_id = '{self.run_id}' AND cycle = {cycle} AND stage = '{stage}' "
+            "AND event = 'impossible_rewarded'",
+        ).num_rows
+        if found and not said:
+            names = [row["trajectory_id"] for row in found]
+            self.events.record(
+                "impossible_rewarded", cycle=cycle, stage=stage, count=len(names), trajectory_ids=names[:100]
+            )
+            self.reporter.note(f"ALARM: {len(names)} rewards on tasks that no honest program can pass")
 
     def _run_chunk(self, service: EngineService, chunk: Chunk, version: int) -> None:
         """Run a chunk to its commit; an engine that dies under it is started again, once."""
@@ -135,8 +171,9 @@ class _Wheel:
             try:
                 engine = service.serve(self._checkpoint(version), version)
                 run_chunk(
-                    chunk, run_id=self.run_id, spec=self.spec, engine=engine, sandbox=self.sandbox, lake=self.lake
-                )
+                    chunk, run_id=self.run_id, spec=self.spec, engine=engine, sandbox=self.sandbox, image=self.image,
+                    lake=self.lake,
+                )  # fmt: skip
                 return
             except EngineLost as error:
                 service.stop()
@@ -281,6 +318,8 @@ class _Wheel:
 def _ending(error: BaseException, signals: list[int]) -> str:
     if signals:
         return "interrupted"
+    if isinstance(error, GraderBroken):
+        return "grader_broken"
     return "gate_stopped" if isinstance(error, QualityStop) else "failed"
 
 

@@ -6,18 +6,20 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 
-from sandboxes.bubblewrap import Bubblewrap, find_bwrap
-from sandboxes.cgroup import find_hierarchy
-from sandboxes.limits import Limits
-from sandboxes.protocol import SandboxError, Usage
+from sandboxes.backends.bubblewrap import Bubblewrap
+from sandboxes.backends.confined import Confined, weaknesses
+from sandboxes.backends.container_engine import engine_errors, reach
+from sandboxes.backends.walls import find_bwrap
+from sandboxes.host.cgroup import find_hierarchy
+from sandboxes.images.catalog import images_folder, open_image
+from sandboxes.protocol import Command, Result, SandboxError, SandboxProvider, SandboxRequest, Usage
 
 GIB = 1024**3
 MEMORY_GIB = 6
@@ -50,10 +52,15 @@ def examine(home: Path) -> list[Finding]:
                  "sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=15000"),
         _finding("cgroups", _cgroups, "limits on memory and processes of a whole sandbox",
                  "run as root, or delegate one: systemd-run --user --scope -p Delegate=yes headrace run ..."),
-        _finding("Docker engine", _docker, "sandboxes from container images; not used yet",
-                 "apt-get install docker.io, and start dockerd"),
-        _finding("gVisor", _gvisor, "sandboxes with a kernel of their own; not used yet",
-                 "install runsc and name it in Docker's daemon.json"),
+        _finding("subprocess", _subprocess, "weaker sandboxes, without namespaces: `sandbox.backend: subprocess`",
+                 "Linux 5.13 or newer with Landlock among its security modules"),
+        _finding("images", _images, "what programs find in a sandbox besides this machine's own system",
+                 "headrace sandbox build base, as root, with apt-get install debootstrap"),
+        _finding("Docker engine", _docker, "sandboxes from containers: `sandbox.backend: docker`",
+                 "apt-get install docker.io, start dockerd, and pip install 'headrace[docker]'"),
+        _finding("gVisor", _gvisor, "sandboxes with a kernel of their own: `sandbox.backend: gvisor`",
+                 'apt-get install runsc, put {"runtimes": {"runsc": {"path": "/usr/bin/runsc"}}} into '
+                 "/etc/docker/daemon.json, and start dockerd again"),
         _finding("Java", _java, "the same tables and graphs on Spark; not used yet",
                  "apt-get install openjdk-17-jre-headless"),
         _finding("GPU", _gpu, "larger policies, faster cycles", "a machine with one, and deploy/requirements-gpu.lock"),
@@ -81,29 +88,27 @@ def _finding(
 ) -> Finding:
     try:
         found, detail = probe()
+    except SandboxError as error:
+        found, detail = False, " ".join(str(error).split())[:500]
     except (OSError, subprocess.SubprocessError) as error:
         found, detail = False, f"{type(error).__name__}: {error}"
     return Finding(name, "ok" if found else "missing" if needed else "absent", detail, enables, get)
 
 
 def _bubblewrap() -> tuple[bool, str]:
-    try:
-        version = _call(find_bwrap(), "--version").stdout.strip()
-        usage = asyncio.run(_sandboxed())
-    except SandboxError as error:
-        return False, " ".join(str(error).split())[:500]
-    if usage.exit_code != 0:
-        said = usage.stderr.decode(errors="replace").strip()[-200:]
-        return False, f"{version}, but Python ends inside with exit {usage.exit_code}, signal {usage.signal}: {said}"
+    version = _call(find_bwrap(), "--version").stdout.strip()
+    result, usage = asyncio.run(_sandboxed(Bubblewrap()))
+    if result.exit_code != 0:
+        said = result.stderr.decode(errors="replace").strip()[-200:]
+        return False, f"{version}, but Python ends inside with exit {result.exit_code}, signal {result.signal}: {said}"
     return True, f"{version} runs Python; limits by {usage.limits_enforced_by}"
 
 
-async def _sandboxed() -> Usage:
+async def _sandboxed(provider: SandboxProvider) -> tuple[Result, Usage]:
     """Run an interpreter to its end in a sandbox such as programs get. Raises SandboxError."""
-    argv = [os.path.realpath(sys.executable), "-P", "-s", "-S", "-c", "pass"]
-    async with await Bubblewrap().open(argv, files={"probe": b""}, limits=Limits()) as session:
-        await session.receive(timeout_s=_TIMEOUT_S, max_bytes=1)  # None at the end of the program
-        return await session.close()
+    async with await provider.create(SandboxRequest(owner="doctor")) as sandbox:
+        result = await sandbox.exec(Command(("python3", "-S", "-c", "pass"), wall_time_s=_TIMEOUT_S))
+        return result, await sandbox.destroy()
 
 
 def _user_namespaces() -> tuple[bool, str]:
@@ -120,17 +125,45 @@ def _cgroups() -> tuple[bool, str]:
     return True, f"v{found.version}, groups in {', '.join(sorted({str(base) for base in found.bases.values()}))}"
 
 
+def _subprocess() -> tuple[bool, str]:
+    weak = "; ".join(weaknesses())
+    result, usage = asyncio.run(_sandboxed(Confined()))
+    if result.exit_code != 0:
+        return False, f"Python ends inside with exit {result.exit_code}, signal {result.signal}; {weak}"
+    return True, f"runs Python; limits by {usage.limits_enforced_by}; weaker: {weak}"
+
+
+def _images() -> tuple[bool, str]:
+    built = []
+    for folder in sorted(path.parent for path in images_folder().glob("[!.]*/manifest.json")):
+        image = open_image(folder)
+        built += [f"{image.name} {image.manifest.digest[:16]}"] if image is not None else []
+    return bool(built), ", ".join(sorted(built)) or f"none in {images_folder()}"
+
+
 def _docker() -> tuple[bool, str]:
-    if shutil.which("docker") is None:
-        return False, "no docker command"
-    done = _call("docker", "version", "--format", "{{.Server.Version}}")
-    return (True, f"engine {done.stdout.strip()}") if done.returncode == 0 else (False, _said(done))
+    info = _engine_info()
+    runtimes = ", ".join(sorted(name for name in info["Runtimes"] if not name.startswith("io.containerd.")))
+    return True, f"engine {info['ServerVersion']}, cgroup v{info.get('CgroupVersion', '1')}, runtimes {runtimes}"
 
 
 def _gvisor() -> tuple[bool, str]:
     if shutil.which("runsc") is None:
         return False, "no runsc command"
-    return True, _call("runsc", "--version").stdout.splitlines()[0]
+    version = _call("runsc", "--version").stdout.splitlines()[0]
+    if "runsc" not in _engine_info()["Runtimes"]:
+        return False, f"{version}, but the Docker engine has no runtime of that name"
+    return True, f"{version}, a runtime of the Docker engine"
+
+
+def _engine_info() -> dict[str, Any]:
+    """What the engine says of itself. Raises ProvisionFailed."""
+    client = reach(None)
+    try:
+        with engine_errors("the Docker engine does not answer"):
+            return client.info()
+    finally:
+        client.close()
 
 
 def _java() -> tuple[bool, str]:

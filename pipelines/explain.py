@@ -1,6 +1,6 @@
 """From an error to a message on stderr and an exit status.
 
-0 done, 1 failed, 2 the user's mistake, 3 stopped by the quality gate, 130 interrupted.
+0 done, 1 failed, 2 the user's mistake, 3 stopped by the quality gate or a broken grader, 130 interrupted.
 """
 
 import functools
@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ParamSpec
 
@@ -23,25 +23,38 @@ EXIT_CODES = {
     "pipelines.run_record.RunError": USAGE,
     "pipelines.admission.TaskInvalid": USAGE,
     "pipelines.explain.UsageError": USAGE,
-    "transforms.sources.jsonl.TaskFileError": USAGE,
+    "pipelines.grade_input.ProgramsError": USAGE,
+    "pipelines.grade_output.ResultsError": USAGE,
+    "pipelines.grade_output.ResultsFull": FAILED,
+    "pipelines.grade_programs.GradingBroken": FAILED,
+    "transforms.sources.record.TaskFileError": USAGE,
     "transforms.lake.errors.QueryError": USAGE,
     "training.base_model.NotAModel": USAGE,
     "transforms.quality.gate.QualityStop": GATE,
+    "transforms.grade.grade.GraderBroken": GATE,
     "training.batch.BatchError": FAILED,
+    "training.checkpoint.NotSaved": FAILED,
     "training.trainer.CheckpointError": FAILED,
     "training.trainer.TrainingDiverged": FAILED,
     "transforms.lake.errors.LakeError": FAILED,
     "transforms.rollout.policy.EngineError": FAILED,
+    "sandboxes.protocol.ImageMissing": USAGE,
+    "transforms.verify.compile.ToolchainMissing": USAGE,
     "sandboxes.protocol.SandboxError": FAILED,
+    "sandboxes.protocol.FilesRefused": FAILED,
 }
 """Exit status of every typed error, by name: looking one up imports nothing. A subclass counts as its nearest base."""
 
 HINTS = {
     "transforms.quality.gate.QualityStop": "after a change of `quality` the same run goes on with the "
     "rows it has; --new starts another. The queries ask the default home: name another with --home",
+    "transforms.grade.grade.GraderBroken": "nothing of the chunk in hand was kept; with the cause mended, the same "
+    "command goes on from the last commit",
     "transforms.rollout.policy.EngineError": "the engine's own log is in `logs` under the home folder; "
     "running the same spec again goes on from the last commit",
     "training.trainer.TrainingDiverged": "try a smaller training.lr, which makes a new run",
+    "sandboxes.protocol.ImageMissing": "",
+    "transforms.verify.compile.ToolchainMissing": "",
     "sandboxes.protocol.SandboxError": "`headrace doctor` tries the sandbox on this machine",
 }  # fmt: skip
 """The way out, for errors whose text does not hold it."""
@@ -49,6 +62,17 @@ HINTS = {
 
 class UsageError(Exception):
     """What was asked for does not exist."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a UsageError about a name that does not exist: the nearest one that does, or all of them if few."""
+    import difflib
+
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"\n\nhint: did you mean `{close[0]}`?"
+    return f"\n\nhint: there are {', '.join(names)}" if 0 < len(names) <= 20 else ""
 
 
 def explained(command: Callable[P, None]) -> Callable[P, None]:

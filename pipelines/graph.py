@@ -8,7 +8,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from pipelines.plan import Chunk
 from pipelines.spec import RunSpec
 from sandboxes.protocol import SandboxProvider
-from transforms.grade.grade import Grade
+from transforms.grade.grade import Grade, GraderBroken, ImageUsed
 from transforms.lake.errors import LakeError
 from transforms.lake.sink import WriteToDelta
 from transforms.lake.table import Lake
@@ -23,12 +23,13 @@ logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
 
 
 def run_chunk(
-    chunk: Chunk, *, run_id: str, spec: RunSpec, engine: PolicyEngine, sandbox: SandboxProvider, lake: Lake
-) -> None:
+    chunk: Chunk, *, run_id: str, spec: RunSpec, engine: PolicyEngine, sandbox: SandboxProvider, image: ImageUsed,
+    lake: Lake,
+) -> None:  # fmt: skip
     """Run one chunk to its commit. Calling it again after a crash commits nothing twice.
 
     The runner is pinned: Beam's default one tries to download another runner at every start. Raises LakeError,
-    SuiteError and EngineLost as its stages do, and RuntimeError for what no stage foresaw.
+    SuiteError, EngineLost and GraderBroken as its stages do, and RuntimeError for what no stage foresaw.
     """
     in_flight = max(1, spec.engine.concurrent // max(group.n for group in chunk.groups))
     try:
@@ -37,8 +38,8 @@ def run_chunk(
                 pipeline
                 | "Groups" >> beam.Create(chunk.groups)
                 | "Rollout" >> RolloutGroups(engine, concurrency=in_flight)
-                | "Verify" >> Verify(sandbox, spec.sandbox)
-                | "Grade" >> Grade(spec.rubric, engine.name)
+                | "Verify" >> Verify(sandbox, spec.sandbox, owner=run_id, measures=spec.rubric.measures)
+                | "Grade" >> Grade(spec.rubric, engine.name, image)
                 | "Validate" >> Validate(run_id=run_id, cycle=chunk.cycle, chunk=chunk.number)
             )
             validated.rows | "Trajectories" >> WriteToDelta(lake, "trajectories", app_id=run_id, version=chunk.number)
@@ -46,7 +47,7 @@ def run_chunk(
     except RuntimeError as error:
         # Beam wraps what a stage raises; in one process the original is still behind it.
         cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, LakeError | SuiteError | EngineLost):
+        while cause is not None and not isinstance(cause, LakeError | SuiteError | EngineLost | GraderBroken):
             cause = cause.__cause__ or cause.__context__
         raise (cause or error) from None
 

@@ -85,7 +85,7 @@ class Reporter:
         if self._live:
             self.console.print(Text(text))
         else:
-            sys.stderr.write(f"[{_clock(time.monotonic() - self._started)}] {text}\n")
+            sys.stderr.write(f"[{clock(time.monotonic() - self._started)}] {text}\n")
             sys.stderr.flush()
 
     def _end_stage(self) -> None:
@@ -109,8 +109,8 @@ class Reporter:
         parts = [part for part in (stage.amount(), *stage.facts(seconds)) if part]
         where = f"cycle {stage.cycle}/{self.cycles} " if stage.cycle else ""
         left = self._left_s()
-        time_left = f", about {_clock(left)} left" if stage.ended is None and left else ""
-        return f"{where}{stage.name}: {', '.join([*parts, _clock(seconds)])}{time_left}"
+        time_left = f", about {clock(left)} left" if stage.ended is None and left else ""
+        return f"{where}{stage.name}: {', '.join([*parts, clock(seconds)])}{time_left}"
 
     def _left_s(self) -> float | None:
         """Seconds to the end of the last cycle; None before there is a cycle to judge by. Evaluation is left out."""
@@ -126,8 +126,8 @@ class Reporter:
         head = Text(f"cycle {stage.cycle}/{self.cycles}  " if stage.cycle else "", style="bold")
         head.append(stage.name, style="cyan")
         left = self._left_s()
-        head.append(f"  {_clock(now - self._started)} elapsed", style="dim")
-        head.append(f", about {_clock(left)} left" if left else "", style="dim")
+        head.append(f"  {clock(now - self._started)} elapsed", style="dim")
+        head.append(f", about {clock(left)} left" if left else "", style="dim")
         grid = Table.grid(padding=(0, 2))
         done = stage.done()
         bar = ProgressBar(total=stage.total or None, completed=done, width=32, pulse=not stage.total)
@@ -167,7 +167,8 @@ class _Stage:
         return said
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """A time in seconds as `M:SS` or `H:MM:SS`."""
     whole = int(seconds)
     hours, rest = divmod(whole, 3600)
     return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"

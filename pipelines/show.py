@@ -5,14 +5,16 @@ import json
 import math
 import sys
 from datetime import datetime
-from typing import Literal
+from typing import Literal, get_args
 
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from transforms.sources.task import Case, Task
+from transforms.sources.jsonl import TASK_FIELDS
+from transforms.sources.kinds.kinds import KINDS
+from transforms.sources.task import Task, Tier
 
 Format = Literal["table", "csv", "json"]
 
@@ -107,24 +109,23 @@ def schema_rows(schema: pa.Schema) -> list[list[str]]:
 
 def task_text(task: Task) -> str:
     """A task with everything an author wants to see, hidden cases and gold included."""
+    describe = KINDS[task.check.kind].describe
     parts = [f"task {task.task_id} ({task.split}, from {task.source}, {task.content_hash[:16]})"]
     if task.unsupported:
         parts.append(f"cannot be graded: {task.unsupported}")
     parts.append(f"prompt\n{_indented(task.prompt)}")
-    parts.append(f"entry point\n    {task.entry_point}")
-    if task.prefix:
-        parts.append(f"put before the submission\n{_indented(task.prefix)}")
-    for tier in ("visible", "hidden"):
+    settings = {
+        key: value for key, value in json.loads(task.record).items() if key not in TASK_FIELDS and key != "cases"
+    }
+    for name, value in settings.items():
+        parts.append(f"{name.replace('_', ' ')}\n{_indented(value if isinstance(value, str) else json.dumps(value))}")
+    for tier in get_args(Tier):
         cases = [case for case in task.cases if case.tier == tier]
-        said = "\n".join(f"    {case.name}: {_call_text(task, case)}" for case in cases)
-        parts.append(f"{tier} cases ({len(cases)})" + (f"\n{said}" if cases else ""))
+        said = "\n".join(f"    {case.name}: {describe(task.check, case)}" for case in cases)
+        if cases:
+            parts.append(f"{tier} cases ({len(cases)})\n{said}")
     parts.append("gold\n" + _indented(task.gold if task.gold is not None else "(none)"))
     return "\n\n".join(parts) + "\n"
-
-
-def _call_text(task: Task, case: Case) -> str:
-    arguments = [repr(value) for value in case.args] + [f"{name}={value!r}" for name, value in case.kwargs.items()]
-    return f"{task.entry_point}({', '.join(arguments)}) == {case.expected!r}"
 
 
 def _indented(text: str) -> str:

@@ -139,7 +139,7 @@ MAKES_NO_ROWS: dict[str, Any] = {
     "paths": True,
     "quality": True,
     "engine": {"port", "startup_timeout_s", "request_timeout_s", "memory_fraction"},
-    "sandbox": {"parallel", "attempts"},
+    "sandbox": {"parallel", "attempts", "pool", "hosts", "token_file"},
     "training": {"keep_checkpoints"},
 }
 """Settings that may change while a run goes on: where results go, what judges rows, how much of the machine is used and

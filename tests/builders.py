@@ -7,6 +7,21 @@ START = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 """When every built attempt began."""
 
 
+def a_test(name: str, tier: str = "hidden", outcome: str = "passed") -> dict[str, object]:
+    """One element of `tests`."""
+    return {
+        "name": name,
+        "tier": tier,
+        "outcome": outcome,
+        "message": "",
+        "duration_s": 0.01,
+        "milestone": None,
+        "got": None,
+        "expected_type": None,
+        "location": None,
+    }
+
+
 def trajectory_row(**overrides: object) -> dict[str, object]:
     """A complete row of `trajectories`: a passed training attempt with one turn, two steps and two tests.
 
@@ -78,17 +93,20 @@ def trajectory_row(**overrides: object) -> dict[str, object]:
                 "ended_at": START + timedelta(seconds=0.75),
             },
         ],
-        "tests": [
-            {"name": "small", "tier": "visible", "outcome": "passed", "message": "", "duration_s": 0.01},
-            {"name": "negative", "tier": "hidden", "outcome": "passed", "message": "", "duration_s": 0.02},
-        ],
+        "tests": [a_test("small", "visible"), a_test("negative")],
         "outcome": "passed",
         "outcome_class": "policy",
         "reward": 1.0,
         "reward_components": [{"name": "all_passed", "value": 1.0}, {"name": "test_share", "value": 1.0}],
         "integrity": "split",
         "grader_version": "1",
-        "sandbox": "zygote",
+        "measured": None,
+        "compiler_message": None,
+        "signals": [],
+        "impossible": False,
+        "sandbox": "bubblewrap",
+        "image": "host",
+        "image_digest": hashlib.sha256(b"host").hexdigest(),
         "limits_enforced_by": "cgroup-v1",
         "wall_s": 0.25,
         "cpu_s": 0.125,

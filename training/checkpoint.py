@@ -23,6 +23,10 @@ _UNFINISHED = ".writing-"
 _NAME = re.compile(r"policy-(\d{5,})")
 
 
+class NotSaved(Exception):
+    """A checkpoint cannot be written: the message says where and why. What was committed before it is whole."""
+
+
 def checkpoint_dir(policies: Path, policy_version: int) -> Path:
     """Where the checkpoint of this version is kept."""
     return policies / f"policy-{policy_version:05d}"
@@ -32,8 +36,18 @@ def save(trainer: "Trainer", directory: Path) -> None:
     """Write weights, tokenizer files and optimizer state to `directory`, atomically; every rank must call.
 
     A crash leaves either the whole folder or a `.writing-` folder, which `remove_unfinished` deletes. A folder that is
-    already there (saved, but the crash came before it was recorded) is replaced.
+    already there (saved, but the crash came before it was recorded) is replaced. Raises NotSaved.
     """
+    from safetensors import SafetensorError
+
+    try:
+        _save(trainer, directory)
+    except (OSError, SafetensorError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise NotSaved(f"the checkpoint {directory} cannot be written: {why}") from error
+
+
+def _save(trainer: "Trainer", directory: Path) -> None:
     import torch.distributed
     from safetensors.torch import save_file
 

@@ -3,11 +3,13 @@
 import asyncio
 import collections
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 import apache_beam as beam
 from apache_beam.utils.windowed_value import WindowedValue
+
+Result = TypeVar("Result")
 
 CANCEL_TIMEOUT_S = 10.0
 """Seconds that a cancelled call may take to end; a sandbox is closed in a few."""
@@ -24,6 +26,28 @@ def _event_loop() -> asyncio.AbstractEventLoop:
             _loop = asyncio.new_event_loop()
             threading.Thread(target=_loop.run_forever, daemon=True, name="headrace-async").start()
         return _loop
+
+
+def run_async(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end on the event loop that the stages use.
+
+    Interrupted, it is cancelled, and has ended (or been given `CANCEL_TIMEOUT_S`) when the interruption goes on.
+    """
+    ended = threading.Event()
+
+    async def run() -> Result:
+        try:
+            return await coroutine
+        finally:
+            ended.set()
+
+    future = asyncio.run_coroutine_threadsafe(run(), _event_loop())
+    try:
+        return future.result()
+    except BaseException:  # Ctrl-C comes here too
+        future.cancel()
+        ended.wait(CANCEL_TIMEOUT_S)
+        raise
 
 
 class AsyncDoFn(beam.DoFn):

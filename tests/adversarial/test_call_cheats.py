@@ -5,17 +5,19 @@ import asyncio
 
 import pytest
 
-from sandboxes.bubblewrap import Bubblewrap
+from sandboxes.backends.bubblewrap import Bubblewrap
 from sandboxes.limits import Limits
+from sandboxes.protocol import SandboxRequest
 from transforms.episode import CaseReport
 from transforms.grade.outcomes import Outcome, OutcomeClass
 from transforms.grade.rubric import outcome_of
-from transforms.sources.task import Case, Task
-from transforms.verify.call import run_call
+from transforms.sources.kinds.call import Call, Case
+from transforms.sources.task import Task
+from transforms.verify.run import run_check
 
 LIMITS = Limits(wall_time_s=2, cpu_time_s=2, memory_mib=128, processes=24, output_kib=64, file_mib=8)
 SECRET = "expected-7c1f"  # the expected value of the first case: nothing in the sandbox may know it
-TASK = Task("t", "p", "f", (Case("a", (1,), SECRET), Case("b", (2,), 3), Case("c", (3,), [4])))
+TASK = Task("t", "p", Call("f", (Case("a", (1,), SECRET), Case("b", (2,), 3), Case("c", (3,), [4]))))
 
 FORGE = """
 import os, struct
@@ -70,7 +72,7 @@ CHEATS = {
 
 
 def grade(program: str, task: Task = TASK) -> CaseReport:
-    return asyncio.run(run_call(Bubblewrap(), task, program, LIMITS))
+    return asyncio.run(run_check(Bubblewrap(), task, program, SandboxRequest(limits=LIMITS)))
 
 
 @pytest.mark.parametrize("name", CHEATS)
@@ -98,7 +100,7 @@ STATE = {
 @pytest.mark.parametrize("name", STATE)
 def test_no_state_travels_between_cases(name: str):
     """Each program returns how often it thinks it was called; a fresh process and sandbox says 1 every time."""
-    task = Task("t", "p", "f", tuple(Case(str(i), (i,), 1) for i in range(3)))
+    task = Task("t", "p", Call("f", tuple(Case(str(i), (i,), 1) for i in range(3))))
     report = grade(STATE[name], task)
     assert [str(result.outcome) for result in report.results] == ["passed"] * 3, report
 
@@ -116,7 +118,7 @@ def f(x):
     reached = [libc.ptrace(16, parent, 0, 0) == 0, libc.syscall(438, os.pidfd_open(parent), 3, 0) >= 0]
     return reached + [opens(f"/proc/{parent}/mem"), opens(f"/proc/{parent}/environ"), opens(f"/proc/{parent}/fd")], sockets
 """
-    report = grade(program, Task("t", "p", "f", (Case("c", (1,), ([False] * 5, [])),)))
+    report = grade(program, Task("t", "p", Call("f", (Case("c", (1,), ([False] * 5, [])),))))
     assert report.results[0].outcome is Outcome.PASSED, report
 
 
@@ -129,5 +131,5 @@ def f(x):
     return sorted({x} | {v for v in inside if v[:6] == "tupni-"[4::-1] + "-" and len(v) == 7})
 """
     cases = tuple(Case(str(i), (f"input-{i}",), [f"input-{i}"]) for i in range(3))
-    report = grade(program, Task("t", "p", "f", cases))
+    report = grade(program, Task("t", "p", Call("f", cases)))
     assert [str(result.outcome) for result in report.results] == ["passed"] * 3, report

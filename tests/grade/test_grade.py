@@ -1,6 +1,7 @@
 import hashlib
 import math
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -11,25 +12,27 @@ from apache_beam.testing.util import assert_that
 from apache_beam.typehints.decorators import TypeCheckError
 
 from sandboxes.protocol import Usage
-from transforms.episode import CaseReport, CaseResult, Execution, Failure, Group, Purpose, Rollout
-from transforms.grade.grade import GRADER_VERSION, Grade, Verdict, trajectory_row
+from transforms.episode import CaseReport, CaseResult, Execution, Failure, Group, Measured, Purpose, Rollout
+from transforms.grade.grade import GRADER_VERSION, STREAK, Grade, ImageUsed, Verdict, trajectory_row
 from transforms.grade.outcomes import Outcome
 from transforms.grade.rubric import RubricSpec
 from transforms.lake.schemas import TRAJECTORIES
 from transforms.quality.validate import validate_rows
 from transforms.rollout.policy import Completion, FinishReason, Sampling
-from transforms.sources.task import Case, Task
+from transforms.sources.kinds.call import Call, Case
+from transforms.sources.task import Task
 
 RUBRIC = RubricSpec()
+IMAGE = ImageUsed("base", "0f" * 32)
 FINISHES = get_args(FinishReason)
 PURPOSES = get_args(Purpose)
-USAGE = Usage(0, None, None, 0.25, 0.125, 1024, b"", b"", "cgroup-v1")
+USAGE = Usage(None, 0.25, 0.125, 1024, b"", b"", "cgroup-v1")
 LOST = Failure(Outcome.SANDBOX_LOST, "the sandbox went away", "signal 9 from outside")
 
 
 def task(cases: int = 3, unsupported: str | None = None) -> Task:
     made = tuple(Case(f"case-{i}", (i,), i) for i in range(cases))
-    return Task("add", "Write add.", "add", made, unsupported=unsupported, record="{}")
+    return Task("add", "Write add.", Call("add", made), unsupported=unsupported, record="{}")
 
 
 def rollout(
@@ -60,7 +63,7 @@ def execution(
 
 
 def graded(*args: Any, rubric: RubricSpec = RUBRIC, **kwargs: Any) -> dict[str, Any]:
-    return trajectory_row(execution(*args, **kwargs), rubric, "engine-1")
+    return trajectory_row(execution(*args, **kwargs), rubric, "engine-1", IMAGE)
 
 
 def verdict(row: dict[str, Any]) -> tuple[str, str, float | None]:
@@ -86,6 +89,7 @@ def test_a_passed_attempt_is_one_complete_row():
     assert (row["prompt_tokens"], row["completion_tokens"]) == (3, 2)
     assert row["completion_hash"] == hashlib.sha256(b"```python\nx = 1\n```").hexdigest()
     assert (row["integrity"], row["grader_version"], row["sandbox"]) == ("split", GRADER_VERSION, "bubblewrap")
+    assert (row["image"], row["image_digest"]) == ("base", "0f" * 32)
     assert (row["wall_s"], row["cpu_s"], row["peak_memory_bytes"]) == (0.25, 0.125, 1024)
     assert (row["failure"], row["evidence"], row["quarantine_reasons"]) == (None, None, [])
     # 1 s and 4.5 s after the epoch
@@ -132,6 +136,8 @@ def test_partial_credit_comes_from_the_rubric():
     assert row["reward_components"] == [
         {"name": "all_passed", "value": 0.0},
         {"name": "test_share", "value": pytest.approx(2 / 3)},
+        {"name": "hidden_share", "value": pytest.approx(2 / 3)},
+        {"name": "syntax_valid", "value": 1.0},
     ]
 
 
@@ -206,6 +212,12 @@ def test_a_case_cannot_be_excused_as_infra():
     assert verdict(graded(rollout(), report("passed", "sandbox_lost", "passed"))) == ("grader_error", "grader", None)
 
 
+def test_verifiers_that_disagree_leave_nothing_to_score():
+    row = graded(rollout(), report("passed", "verifier_disagreement", "failed_tests"))
+    assert verdict(row) == ("verifier_disagreement", "grader", None)
+    assert row["failure"] == "case-1: verifier_disagreement"
+
+
 def test_a_failure_cannot_carry_a_scored_outcome():
     row = graded(rollout(), None, failure=Failure(Outcome.PASSED, "?", "?"))
     assert verdict(row) == ("grader_error", "grader", None)
@@ -226,7 +238,7 @@ def test_nothing_is_trained_on_outside_training():
 )  # fmt: skip
 def test_a_verdict_cannot_lie(outcome: Outcome, reward: float | None):
     with pytest.raises(ValueError, match=r"trajectory t-1: .* cannot carry the reward"):
-        Verdict("t-1", outcome, reward)
+        Verdict("trajectory t-1", outcome, reward)
 
 
 def test_text_without_a_utf8_form_is_stored_all_the_same():
@@ -239,10 +251,63 @@ def test_text_without_a_utf8_form_is_stored_all_the_same():
     assert stored["tests"][0]["message"] == "? \x00"
 
 
+def test_what_a_case_said_and_what_was_measured_are_columns():
+    made = Case("case-0", (), 0, milestone="parse")
+    result = CaseResult.of(made, Outcome.PASSED, got="4", expected_type="int", location="line 12 in add")
+    measured = Measured(0.25, 0.125, 2000, 1000, 0.5, 0.75, {"latency": "x"})
+    found = CaseReport((result,), USAGE, "warning: unused", measured)
+    row = graded(rollout(of=replace(task(), check=Call("add", (made,)), impossible=True)), found)
+    (test,) = row["tests"]
+    assert [test[name] for name in ("milestone", "got", "expected_type", "location")] == [
+        "parse", "4", "int", "line 12 in add",
+    ]  # fmt: skip
+    assert row["measured"] == {
+        "latency_s": 0.25, "reference_latency_s": 0.125, "peak_memory_bytes": 2000, "reference_peak_memory_bytes": 1000,
+        "memory_growth_bytes": 0.5, "coverage": 0.75, "problem": "latency: x",
+    }  # fmt: skip
+    assert (row["compiler_message"], row["impossible"], row["signals"]) == ("warning: unused", True, [])
+    components = {each["name"]: each["value"] for each in row["reward_components"]}
+    assert (components["milestone:parse"], components["latency"], components["coverage"]) == (1.0, 0.0, 0.75)
+    stored = pa.Table.from_pylist([{**row, "trajectory_id": "1"}], schema=TRAJECTORIES).to_pylist()
+    assert validate_rows(stored, "run-1", 2, 5)[0][0]["quarantine_reasons"] == []
+    assert graded(rollout(), report("passed", "passed", "passed"))["measured"] is None
+
+
+def test_signals_are_a_column_and_no_part_of_the_reward():
+    row = graded(rollout(), report("passed", "passed", "passed"), "import ctypes, os\nos._exit")
+    assert (row["signals"], row["reward"]) == (["ctypes", "process_exit"], 1.0)
+    assert graded(rollout("no code"), None, None)["signals"] is None
+
+
+def broken_executions(count: int, tasks: int) -> list[Execution]:
+    """Executions whose reports miss their cases, which is the grader's fault, over so many tasks."""
+    of = [replace(task(), task_id=f"task-{number}") for number in range(tasks)]
+    return [execution(rollout(of=of[number % tasks]), report("passed")) for number in range(count)]
+
+
+def run_stage(executions: list[Execution]) -> None:
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        _ = pipeline | beam.Create(executions, reshuffle=False) | Grade(RUBRIC, "engine-1", IMAGE)
+
+
+def test_a_grader_that_fails_time_after_time_ends_the_chunk():
+    with pytest.raises(
+        RuntimeError, match="the grader failed 20 times in a row, on programs for 2 tasks; the last, run-1"
+    ):
+        run_stage(broken_executions(STREAK, 2))
+
+
+def test_a_grader_that_fails_now_and_then_or_on_one_task_does_not():
+    good = execution(rollout(), report("passed", "passed", "passed"))
+    run_stage(broken_executions(STREAK - 1, 2))
+    run_stage([*broken_executions(STREAK - 1, 2), good, *broken_executions(STREAK - 1, 2)])
+    run_stage(broken_executions(2 * STREAK, 1))  # the gate counts them: see quality.max_grader_error_rate
+
+
 def random_execution(dice: random.Random, number: int) -> Execution:
     """Any combination of what the stages before can hand over, sense or not."""
     failures = [Failure(outcome, "m", "e") for outcome in Outcome]
-    of = Task(f"task-{number}", "?", "f", task(dice.randrange(4)).cases, unsupported=dice.choice([None, None, "no"]))
+    of = Task(f"task-{number}", "?", task(dice.randrange(4)).check, unsupported=dice.choice([None, None, "no"]))
     asked = rollout(
         dice.choice(["", "x", "\ud800", "é" * 300]),
         finish=dice.choice(FINISHES),
@@ -264,7 +329,7 @@ def test_any_execution_gives_one_row_that_holds_no_lie():
     dice = random.Random(5)
     rubrics = [RUBRIC, RubricSpec(all_passed=0.5, test_share=0.5), RubricSpec.model_construct(all_passed=math.nan)]
     executions = [random_execution(dice, number) for number in range(600)]
-    rows = [trajectory_row(one, dice.choice(rubrics), "engine-1") for one in executions]
+    rows = [trajectory_row(one, dice.choice(rubrics), "engine-1", IMAGE) for one in executions]
     for row in rows:
         scored = row["reward"] is not None and math.isfinite(row["reward"]) and 0 <= row["reward"] <= 1
         assert scored == (row["outcome_class"] == "policy") == (row["failure"] is None)
@@ -303,10 +368,10 @@ def test_the_stage_gives_one_row_per_execution():
         assert sorted(str(row["outcome"]) for row in rows) == ["grader_error", "passed", "sandbox_lost"]
 
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        assert_that(pipeline | beam.Create(attempts) | Grade(RUBRIC, "engine-1"), outcomes)
+        assert_that(pipeline | beam.Create(attempts) | Grade(RUBRIC, "engine-1", IMAGE), outcomes)
 
 
 def test_beam_refuses_the_stage_after_one_that_gives_something_else():
     pipeline = beam.Pipeline(runner="FnApiRunner")
     with pytest.raises(TypeCheckError, match="Execution"):
-        pipeline | beam.Create([1]) | beam.Map(str).with_output_types(str) | Grade(RUBRIC, "engine-1")
+        pipeline | beam.Create([1]) | beam.Map(str).with_output_types(str) | Grade(RUBRIC, "engine-1", IMAGE)

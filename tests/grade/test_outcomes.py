@@ -3,8 +3,8 @@ from transforms.grade.outcomes import Outcome
 # The outcome contract as the design states it, typed out again on purpose.
 CONTRACT = {
     "policy": {
-        "passed", "failed_tests", "syntax_error", "runtime_error", "time_limit", "memory_limit", "output_limit",
-        "process_limit", "disk_limit", "policy_violation", "tampered", "no_submission", "truncated",
+        "passed", "failed_tests", "syntax_error", "runtime_error", "time_limit", "memory_limit",
+        "output_limit", "process_limit", "disk_limit", "policy_violation", "tampered", "no_submission", "truncated",
     },
     "infra": {
         "provision_failed", "sandbox_lost", "host_out_of_memory", "engine_failed", "deadline_exceeded",

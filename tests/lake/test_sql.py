@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.builders import START, trajectory_row
+from tests.builders import START, a_test, trajectory_row
 from transforms.lake.errors import QueryError
 from transforms.lake.schemas import TABLES
 from transforms.lake.sql import literal, query, views
@@ -32,8 +32,9 @@ def step(dice: random.Random) -> dict[str, object]:
 
 
 def case(dice: random.Random) -> dict[str, object]:
-    tier, outcome = dice.choice(["visible", "hidden"]), dice.choice(["passed", "time_limit"])
-    return {"name": f"{dice.random()}", "tier": tier, "outcome": outcome, "message": None, "duration_s": dice.random()}
+    made = a_test(f"{dice.random()}", dice.choice(["visible", "hidden"]), dice.choice(["passed", "time_limit"]))
+    told = {name: dice.choice([None, "x"]) for name in ("milestone", "got", "expected_type", "location")}
+    return {**made, "message": None, "duration_s": dice.random(), **told}
 
 
 def random_trajectory(dice: random.Random, number: int) -> dict[str, object]:
@@ -226,7 +227,7 @@ MISTAKES = {
     ),
     "SELECT 1 FROM zzz": (
         "Error during planning: table 'datafusion.public.zzz' not found\n\nhint: there are trajectories, tasks, "
-        "policies, checks, runs, events, consumption, learning_curve, quarantine, steps, tests"
+        "policies, checks, runs, events, images, consumption, learning_curve, quarantine, steps, tests"
     ),
     "SELECT 1\nFROM trajectories LIMIT LIMIT 2 3": (
         'SQL error: ParserError("Expected: end of statement, found: 2 at Line: 2, Column: 31")'

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 
-from tests.builders import trajectory_row
+from tests.builders import a_test, trajectory_row
 from transforms.lake.errors import LakeError, StorageFailed, TableTooNew
 from transforms.lake.schemas import SCHEMA_VERSION, TABLES
 from transforms.lake.sql import query
@@ -334,3 +334,40 @@ def test_append_removes_its_files_when_the_commit_cannot_be_stored(lake: Lake, m
     with pytest.raises(StorageFailed, match="No space left on device; nothing was committed"):
         lake.append("trajectories", [trajectory_row()], app_id="r", version=0)
     assert parquet_in(lake.path("trajectories")) == set()
+
+
+WRITE_OLDER = """
+import sys
+from pathlib import Path
+import pyarrow as pa
+from tests.builders import trajectory_row
+from transforms.lake.schemas import TABLES
+from transforms.lake.table import Lake
+
+lacks = ("image", "image_digest") if sys.argv[2] == "columns" else ()
+older = pa.schema([field for field in TABLES["trajectories"] if field.name not in lacks])
+test = pa.struct([field for field in older.field("tests").type.value_type if field.name != "got"])
+TABLES["trajectories"] = older.set(older.get_field_index("tests"), pa.field("tests", pa.list_(test)))
+row = {name: value for name, value in trajectory_row().items() if name not in lacks}
+row["tests"] = [{name: value for name, value in test.items() if name != "got"} for test in row["tests"]]
+Lake(Path(sys.argv[1])).append("trajectories", [row], app_id="r", version=1)
+"""
+
+
+@pytest.mark.parametrize("also", ["columns", "nothing else"])
+def test_a_table_of_an_older_headrace_gets_the_fields_of_structs_it_lacks(also: str, lake: Lake, python: Start):
+    assert python(WRITE_OLDER, str(lake.home), also).wait(timeout=60) == 0
+    lake.ensure_tables()
+    lake.ensure_tables()  # there is nothing left to add
+    row = trajectory_row(image="base", trajectory_id="x", tests=[{**a_test("small"), "got": "4"}])
+    lake.append("trajectories", [row], app_id="r", version=2)
+    rows = query(lake.home, "SELECT image, reward, tests[1]['got'] AS got FROM trajectories ORDER BY image").to_pylist()
+    assert [(row["image"], row["reward"], row["got"]) for row in rows] == [
+        ("base", 1.0, "4"),
+        (None if also == "columns" else "host", 1.0, None),
+    ]
+    table = DeltaTable(str(lake.path("trajectories")))
+    assert table.version() == 3  # created, written, grown, written
+    assert table.transaction_version(SCHEMA_APP_ID) == SCHEMA_VERSION
+    grown = {field.name: field for field in table.schema().fields}
+    assert grown["image_digest"].metadata["description"] == "digest of that image, in hex: see the table images"

@@ -73,7 +73,7 @@ def test_help_answers_at_once_and_imports_nothing_heavy(headrace):
         done = headrace("--help")
         times.append(time.perf_counter() - started)
     assert done.returncode == 0
-    assert all(name in done.stdout for name in ("run", "sql", "tables", "doctor", "tasks"))
+    assert all(name in done.stdout for name in ("run", "sql", "tables", "doctor", "tasks", "sandbox"))
     assert min(times) < 1.0
     code = "import sys, pipelines.cli; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -230,7 +230,8 @@ def test_tasks_can_be_imported_and_shown(headrace, tmp_path):
     shown = headrace("tasks", "show", "t.jsonl", "add").stdout
     assert shown.partition("\n\n")[2] == (
         "prompt\n    Write add(a, b).\n\nentry point\n    add\n\n"
-        "visible cases (1)\n    small: add(1, 2) == 3\n\nhidden cases (1)\n    negative: add(-1, -2) == -3\n\n"
+        "visible cases (1)\n    small: add(1, 2) must return 3\n\n"
+        "hidden cases (1)\n    negative: add(-1, -2) must return -3\n\n"
         "gold\n    def add(a, b):\n        return a + b\n"
     )
     wrong = headrace("tasks", "show", "t.jsonl", "ad")
@@ -292,6 +293,21 @@ def test_every_error_named_here_exists(name):
 INTERNAL = {
     "transforms.sources.asserts.CannotCompile": "an importer turns it into `unsupported`",
     "transforms.verify.values.ValueCodecError": "the verifier turns it into a case's result",
+    "transforms.verify.calls.CheckerFailed": "the verification that met it is kept as `grader_error`",
+    "transforms.sources.repository.RepositoryError": "no command reads repositories yet; for those who call it",
+    "transforms.verify.math.ExpectedUnreadable": "the verification that met it is kept as `grader_error`",
+    "transforms.verify.math.VerifierDisagreement": "an attempt's outcome",
+    "transforms.verify.report._Forged": "the verifier turns it into a case's result",
+    "transforms.verify.documents.Differs": "the verifier turns it into a case's result",
+    "transforms.verify.patch.PatchError": "the verifier turns it into the cases' results",
+    "transforms.verify.patch.PathRefused": "the verifier turns it into the cases' results",
+    "transforms.verify.measure.GoldBroken": "the verification that met it is kept as `grader_error`",
+    "transforms.verify.answers.tokens.Unreadable": "a wrong answer",
+    "transforms.verify.answers.numeric._NoValue": "a verifier without a verdict",
+    "transforms.verify.answers.same.Undecided": "a verifier without a verdict",
+    "sandboxes.scheduling.tickets.QueueFull": "the fleet holds the request back until there is room",
+    "sandboxes.network.request.Answer": "the proxy sends it to the program",
+    "sandboxes.remote.wire.BrokenMessage": "the connection to the host ends, which is a SandboxError",
     "transforms.quality.suite.SuiteError": "a defect of ours: the traceback is what helps",
 }
 """Errors without a message for users, and why."""

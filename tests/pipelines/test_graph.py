@@ -8,13 +8,16 @@ import pytest
 from pipelines.graph import run_chunk
 from pipelines.plan import make_plan
 from pipelines.spec import RunSpec
-from sandboxes.bubblewrap import Bubblewrap
+from sandboxes.backends.bubblewrap import Bubblewrap
+from transforms.grade.grade import ImageUsed
 from transforms.lake.sql import query
 from transforms.lake.table import Lake
 from transforms.rollout.policy import EngineError, EngineLost
 from transforms.rollout.transformers_engine import TransformersEngine
 from transforms.rollout.vllm_engine import VllmEngine
 from transforms.sources.builtin import load_tasks
+
+IMAGE = ImageUsed("host", "0f" * 32)
 
 
 def run(engine: object, home: Path) -> Lake:
@@ -24,7 +27,9 @@ def run(engine: object, home: Path) -> Lake:
     lake = Lake(home)
     lake.ensure_tables()
     chunk = make_plan(spec, "r", train, []).chunks[0]
-    run_chunk(chunk, run_id="r", spec=spec, engine=engine, sandbox=Bubblewrap(), lake=lake)  # ty: ignore[invalid-argument-type]
+    run_chunk(
+        chunk, run_id="r", spec=spec, engine=engine, sandbox=Bubblewrap(), image=IMAGE, lake=lake,  # ty: ignore[invalid-argument-type]
+    )  # fmt: skip
     return lake
 
 

@@ -1,10 +1,13 @@
 from pipelines.plan import make_plan, tasks_of_cycle
 from pipelines.spec import RunSpec
-from transforms.sources.task import Case, Task
+from transforms.sources.kinds.call import Call, Case
+from transforms.sources.task import Task
 
 
 def tasks(n: int, prefix: str = "t") -> list[Task]:
-    return [Task(f"{prefix}{i}", "do it", "f", (Case("case-1", (1,), 1),), record=f"{prefix}{i}") for i in range(n)]
+    return [
+        Task(f"{prefix}{i}", "do it", Call("f", (Case("case-1", (1,), 1),)), record=f"{prefix}{i}") for i in range(n)
+    ]
 
 
 def spec(**cycles: object) -> RunSpec:

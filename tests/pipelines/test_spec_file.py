@@ -221,7 +221,8 @@ def test_the_hash_covers_every_setting_that_makes_rows(load):
     base = load("name: a\n")
     record = base.model_dump(mode="json")
     del record["paths"], record["quality"], record["training"]["keep_checkpoints"]
-    del record["sandbox"]["parallel"], record["sandbox"]["attempts"]
+    for name in ("parallel", "attempts", "pool", "hosts", "token_file"):
+        del record["sandbox"][name]
     for name in ("port", "startup_timeout_s", "request_timeout_s", "memory_fraction"):
         del record["engine"][name]
     canonical = json.dumps(record, sort_keys=True, separators=(",", ":"))

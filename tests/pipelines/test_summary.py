@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 from pipelines.spec import RunSpec
 from pipelines.spec_file import resolved_yaml
 from pipelines.summary import Evaluation, Rate, read_results, result_table, write_summary
-from tests.builders import START, trajectory_row
+from tests.builders import START, a_test, trajectory_row
 from transforms.lake.table import Lake
 
 RUN = "run-1"
@@ -21,7 +21,7 @@ def row(cycle: int, purpose: str, version: int, task: str, sample: int, outcome:
     group = f"{RUN}/{cycle}/{purpose}/{task}"
     infra = outcome == "sandbox_lost"
     passed = outcome == "passed"
-    tests = [{"name": "case 3", "tier": "hidden", "outcome": outcome, "message": f"wrong {HOSTILE}", "duration_s": 0.1}]
+    tests = [{**a_test("case 3", outcome=outcome), "message": f"wrong {HOSTILE}"}]
     return trajectory_row(
         **{
             "trajectory_id": f"{group}/{sample}/{more.get('attempt', 1)}",

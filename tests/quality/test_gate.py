@@ -57,12 +57,14 @@ def test_a_sound_cycle_passes_and_every_value_is_reported():
         "duplicate_rate": (0.0, 0.9),
         "truncation_rate": (0.0, 0.9),
         "repeated_episode_rate": (0.0, 0.0),
+        "impossible_rewarded_rate": (0.0, 0.0),
+        "signal_rate": (0.0, 1.0),
         "no_signal_rate": (0.0, 1.0),
     }
     assert {(c["success"], c["level"], c["suite"], c["rows"], c["chunk"]) for c in found.values()} == {
         (True, "batch", "cycle", 20, None)
     }
-    assert pa.Table.from_pylist(list(found.values()), schema=CHECKS).num_rows == 8
+    assert pa.Table.from_pylist(list(found.values()), schema=CHECKS).num_rows == 10
     raise_on_breach(list(found.values()))
 
 
@@ -74,6 +76,7 @@ def test_a_sound_cycle_passes_and_every_value_is_reported():
         ("quarantine_rate", "max_quarantine_rate", QUARANTINED),
         ("duplicate_rate", "max_duplicate_rate", TWIN),
         ("truncation_rate", "max_truncation_rate", CUT),
+        ("signal_rate", "max_signal_rate", {"signals": ["ctypes", "process_exit"]}),
     ],
 )
 def test_a_rate_may_reach_its_limit_and_not_pass_it(name: str, setting: str, change: dict[str, Any]):
@@ -101,6 +104,24 @@ def test_a_duplicate_repeats_a_completion_of_its_own_group():
     apart[0] = apart[10] = TWIN  # one in each group
     assert checks(cycle(*apart))["duplicate_rate"]["observed"] == 0.0
     assert checks(cycle(*[TWIN] * 20))["duplicate_rate"]["observed"] == 1.0
+
+
+def test_one_reward_on_an_impossible_task_stops_the_cycle():
+    paid, unpaid = {"impossible": True, "reward": 0.25}, {"impossible": True, "reward": 0.0}
+    assert broken(cycle(*[unpaid] * 20)) == []
+    assert broken(cycle(paid, unpaid, unpaid, unpaid)) == ["impossible_rewarded_rate"]
+    # a rate of the attempts at such tasks, which are few: 1 of 4
+    assert checks(cycle(paid, unpaid, unpaid, unpaid))["impossible_rewarded_rate"]["observed"] == 0.25
+    assert broken(cycle(paid, unpaid), max_impossible_rewarded_rate=0.5) == []
+    lost = {**INFRA, "impossible": True}
+    assert broken(cycle(lost, {"impossible": None})) == []  # rows of an older Headrace do not say
+
+
+def test_the_rate_of_signals_is_one_of_programs():
+    none = {"program": None, "signals": None}
+    found = checks(cycle({"signals": ["atexit"]}, {"signals": None}, *[none] * 10))
+    assert found["signal_rate"]["observed"] == 0.1  # 1 of 10
+    assert checks(cycle(*[none] * 20))["signal_rate"]["observed"] == 0.0
 
 
 def test_missing_and_repeated_episodes_break_the_cycle():
@@ -158,7 +179,8 @@ def test_row_level_breaches_stop_nothing():
 
 
 def test_every_query_of_the_stop_runs_and_shows_the_rows(tmp_path):
-    rows = cycle(INFRA, INFRA, GRADER, QUARANTINED, {**TWIN, **CUT}, {**TWIN, **CUT}, of=10)
+    canary = {"impossible": True, "reward": 1.0, "signals": ["ctypes"]}
+    rows = cycle(INFRA, INFRA, GRADER, QUARANTINED, {**TWIN, **CUT}, {**TWIN, **CUT}, canary, of=10)
     rows = [*rows, {**rows[9], "trajectory_id": "again"}]
     Lake(tmp_path).append("trajectories", rows, app_id="run-1", version=1)
     none = {"max_infra_rate": 0, "max_quarantine_rate": 0, "max_duplicate_rate": 0, "max_truncation_rate": 0}
@@ -173,6 +195,7 @@ def test_every_query_of_the_stop_runs_and_shows_the_rows(tmp_path):
     assert ids["grader_error_rate"] == ["2/a1"]
     assert ids["quarantine_rate"] == ["3/a1"]
     assert ids["truncation_rate"] == ["4/a1", "5/a1"]
+    assert ids["impossible_rewarded_rate"] == ids["signal_rate"] == ["6/a1"]
     group = "run-1/1/train/task-0"
     assert {row["completion_hash"]: row["copies"] for row in shown["duplicate_rate"]} == {"the same": 2, "hash-9": 2}
     assert shown["repeated_episode_rate"] == [{"episode_id": f"{group}/9", "copies": 2}]

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.builders import START, trajectory_row
+from tests.builders import START, a_test, trajectory_row
 from transforms.lake.schemas import TRAJECTORIES
 from transforms.quality.rules import RULES
 from transforms.quality.suite import SuiteError, row_frame, row_suite, run_suite
@@ -24,7 +24,7 @@ def turn(**changes: Any) -> list[dict[str, Any]]:
 
 
 def case(name: str, outcome: str) -> dict[str, Any]:
-    return {"name": name, "tier": "hidden", "outcome": outcome, "message": "", "duration_s": 0.1}
+    return a_test(name, outcome=outcome)
 
 
 LATE = START + timedelta(hours=1)

@@ -1,10 +1,11 @@
+# ruff: noqa: E501 - one test a line
 import ast
 import time
 
 import pytest
 
 from transforms.sources.asserts import CannotCompile, compile_asserts, fold
-from transforms.sources.task import Case
+from transforms.sources.kinds.call import Case, Tolerance
 
 
 def compiled(test: str) -> tuple[Case, ...]:
@@ -33,6 +34,21 @@ def test_an_assert_becomes_a_case(test, args, kwargs, expected):
     assert type(case.expected) is type(expected)
 
 
+@pytest.mark.parametrize(
+    ("test", "case"),
+    [
+        ("assert abs(f(1.5) - 0.5) < 1e-6", Case("case-1", (1.5,), 0.5, tolerance=Tolerance(absolute=1e-6))),
+        ("assert abs(6.0/5.0 - f(x=2)) <= 1e-3", Case("case-1", (), 1.2, {"x": 2}, tolerance=Tolerance(absolute=1e-3))),
+        ("assert abs(f(1) - 2) < 1", Case("case-1", (1,), 2.0, tolerance=Tolerance(absolute=1.0))),
+        ("assert tuple(f([3, 1])) == tuple([1, 3])", Case("case-1", ([3, 1],), [1, 3], sequences="any")),
+        ("assert (1, [2]) == tuple(f(1))", Case("case-1", (1,), (1, [2]), sequences="any")),
+    ],
+)
+def test_an_assert_may_say_how_to_compare(test, case):
+    [found] = compiled(test)
+    assert (found, type(found.expected)) == (case, type(case.expected))
+
+
 def test_statements_that_say_nothing_are_skipped_and_cases_are_numbered():
     cases = compiled("'doc'\nprint\nassert True, 'ok'\nassert f(1) == 1\npass\nassert f(2) == 2")
     assert [(case.name, case.args, case.expected) for case in cases] == [("case-1", (1,), 1), ("case-2", (2,), 2)]
@@ -41,8 +57,11 @@ def test_statements_that_say_nothing_are_skipped_and_cases_are_numbered():
 @pytest.mark.parametrize(
     ("test", "reason"),
     [
-        ("assert abs(f(1.5) - 0.5) < 1e-6", "line 1 of the test: 'abs(f(1.5) - 0.5) < 1e-06': "
-         "compares within a tolerance, and there is no kind of case for that yet"),
+        ("assert abs(f(1.5)) < 1e-6", "line 1 of the test: 'abs(f(1.5)) < 1e-06': is not of the form `abs(f(...) - number) < number`"),
+        ("assert abs(f(1) - f(2)) < 1e-6", "line 1 of the test: 'abs(f(1) - f(2)) < 1e-06': f(2) is not a literal"),
+        ("assert abs(f(1) - 'a') < 1e-6", "line 1 of the test: \"abs(f(1) - 'a') < 1e-06\": is not of the form `abs(f(...) - number) < number`"),
+        ("assert abs(f(1) - 2) < 0", "line 1 of the test: 'abs(f(1) - 2) < 0': is not of the form `abs(f(...) - number) < number`"),
+        ("assert abs(f(1) - 2) > 1", "line 1 of the test: 'abs(f(1) - 2) > 1': is not of the form `f(...) == value`"),
         ("assert f(1) == 1\nfor x in range(3):\n    assert f(x) == x",
          "line 2 of the test: 'for x in range(3):' would have to be executed"),
         ("x = 3\nassert f(x) == 3", "line 1 of the test: 'x = 3' would have to be executed"),
@@ -59,8 +78,9 @@ def test_statements_that_say_nothing_are_skipped_and_cases_are_numbered():
         ("assert f(1) != 2", "line 1 of the test: 'f(1) != 2': is not of the form `f(...) == value`"),
         ("assert f(1) is 2", "line 1 of the test: 'f(1) is 2': is not of the form `f(...) == value`"),
         ("assert 1 == f(1) == 1", "line 1 of the test: '1 == f(1) == 1': is not of the form `f(...) == value`"),
-        ("assert tuple(f(1)) == (1,)",
-         "line 1 of the test: 'tuple(f(1)) == (1,)': is not of the form `f(...) == value`"),
+        ("assert tuple(f(1)) == [1]", "line 1 of the test: 'tuple(f(1)) == [1]': is not of the form `f(...) == value`"),
+        ("assert tuple(f(1)) == tuple(g(1))", "line 1 of the test: 'tuple(f(1)) == tuple(g(1))': g(1) is not a literal"),
+        ("assert list(f(1)) == [1]", "line 1 of the test: 'list(f(1)) == [1]': is not of the form `f(...) == value`"),
         ("assert g(1) == 1", "line 1 of the test: 'g(1) == 1': is not of the form `f(...) == value`"),
         ("assert False", "line 1 of the test: 'False': is not of the form `f(...) == value`"),
         ("assert True", "no assert calls `f`"),

@@ -3,12 +3,14 @@ from pathlib import Path
 import pytest
 
 from transforms.sources.builtin import BUILTIN, load_tasks
-from transforms.sources.jsonl import TaskFileError, write_tasks
-from transforms.sources.task import Case, Task
+from transforms.sources.jsonl import write_tasks
+from transforms.sources.kinds.call import Call, Case
+from transforms.sources.record import TaskFileError
+from transforms.sources.task import Task
 
 
 def test_a_path_is_relative_to_the_base_unless_absolute(tmp_path):
-    task = Task("t", "p", "f", (Case("c", (1,), 2),))
+    task = Task("t", "p", Call("f", (Case("c", (1,), 2),)))
     write_tasks(tmp_path / "mine.jsonl", [task])
     assert load_tasks("mine.jsonl", tmp_path) == [task]
     assert load_tasks(str(tmp_path / "mine.jsonl"), Path("elsewhere")) == [task]

@@ -9,23 +9,26 @@ from typing import get_args
 
 import pytest
 
+from tests.call_tasks import call_of
 from transforms.sources.jsonl import (
-    CASE_FIELDS,
     TASK_FIELDS,
-    TaskFileError,
     read_tasks,
     task_to_record,
     with_record,
     write_tasks,
 )
-from transforms.sources.task import Case, Split, Task, canonical
+from transforms.sources.kinds.call import CASE_FIELDS, FIELDS, Call, Case
+from transforms.sources.kinds.kinds import KINDS
+from transforms.sources.record import TaskFileError
+from transforms.sources.task import Split, Task, canonical
 
 CASE = '{"args": [1], "expected": 2}'
 TASK = '{"task_id": "t", "prompt": "p", "entry_point": "f", "cases": [CASES]EXTRA}'
 HEAD = '{"task_id": "t", "prompt": "p", "entry_point": "f"'
 LITERALS = "numbers, strings, bytes, True, False, None, nan, inf, and lists, tuples, sets and dicts of them"
-TASK_KEYS = "`task_id`, `prompt`, `entry_point`, `cases`, `gold`, `split`, `prefix`, `source`, `unsupported`, `kind`"
-CASE_KEYS = "`name`, `args`, `args_py`, `kwargs`, `kwargs_py`, `expected`, `expected_py`, `tier`"
+TASK_KEYS = ", ".join(f"`{name}`" for name in TASK_FIELDS | FIELDS)
+CASE_KEYS = ", ".join(f"`{name}`" for name in CASE_FIELDS)
+KIND_NAMES = " or ".join(f'"{name}"' for name in KINDS)
 
 
 class Color(enum.IntEnum):
@@ -47,12 +50,10 @@ def test_a_line_becomes_a_task_with_the_defaults(tmp_path):
     assert task == Task(
         task_id="t",
         prompt="p",
-        entry_point="f",
-        cases=(Case(name="case-1", args=(1,), expected=2, kwargs={}, tier="hidden"),),
+        check=Call("f", (Case(name="case-1", args=(1,), expected=2, kwargs={}, tier="hidden"),), prefix=""),
         gold=None,
         split="train",
         source="jsonl",
-        prefix="",
         unsupported=None,
     )
 
@@ -64,8 +65,8 @@ def test_every_field_is_read(tmp_path):
     )
     extra = ', "gold": "G", "split": "heldout", "prefix": "P", "source": "S", "kind": "call"'
     [task] = read_tasks(written(tmp_path, task_line(cases=case, extra=extra)))
-    [case] = task.cases
-    assert (task.gold, task.split, task.prefix, task.source) == ("G", "heldout", "P", "S")
+    [case] = call_of(task).cases
+    assert (task.gold, task.split, call_of(task).prefix, task.source) == ("G", "heldout", "P", "S")
     assert (case.name, case.args, case.expected, case.tier) == ("pairs", ((1, 2), {3}), b"x", "visible")
     assert repr(case.kwargs) == "{'deep': (nan, -inf)}"
 
@@ -118,8 +119,8 @@ def test_an_unsupported_task_may_have_no_cases(tmp_path):
          "`entry_point`: name of the function the cases call: a string"),
         (task_line(extra=', "split": "test"'), '1: `split` must be "train" or "heldout", not "test"',
          '`split`: which set the task belongs to: "train" or "heldout"'),
-        (task_line(extra=', "kind": "repo"'), '1: `kind` must be "call", not "repo"',
-         '`kind`: how the task is checked: "call"'),
+        (task_line(extra=', "kind": "repo"'), '1: `kind` must be KINDS, not "repo"'.replace("KINDS", KIND_NAMES),
+         f"`kind`: {TASK_FIELDS['kind']}"),
         (task_line(cases=""), "1: `cases` is empty",
          "give at least one case, or say in `unsupported` why there is none"),
         (HEAD + ', "cases": {"args": []}}', '1: `cases` must be a list, not {"args": []}',
@@ -157,8 +158,8 @@ def test_an_unsupported_task_may_have_no_cases(tmp_path):
          '1: case 1: `name` must be a string that is not blank, not ""',
          "`name`: names the case, unique in the task: a string"),
         (task_line(cases='{"args": [], "expected": 1, "tier": "secret"}'),
-         '1: case 1: `tier` must be "visible" or "hidden", not "secret"',
-         '`tier`: who may see the case: "visible" or "hidden"'),
+         '1: case 1: `tier` must be "visible" or "hidden" or "integration", not "secret"',
+         '`tier`: who may see the case: "visible", "hidden" or "integration"'),
         (task_line(cases='{"name": "case-2", "args": [], "expected": 1}, ' + CASE),
          "1: case 2: `name` 'case-2' is taken by case 1", "rename one of them"),
         ("\n" + task_line() + "\n\n" + task_line(),
@@ -189,7 +190,7 @@ def test_a_missing_file_a_folder_and_an_empty_file(tmp_path):
 
 def test_values_are_json_where_json_holds_them_and_literals_elsewhere():
     case = Case(name="c", args=(1, [2.5, None]), expected=(1,), kwargs={"b": {"x": True}}, tier="visible")
-    task = Task(task_id="t", prompt="p", entry_point="f", cases=(case,))
+    task = Task(task_id="t", prompt="p", check=Call("f", (case,)))
     assert task_to_record(task) == {
         "task_id": "t",
         "kind": "call",
@@ -220,14 +221,14 @@ def test_values_are_json_where_json_holds_them_and_literals_elsewhere():
 )
 def test_what_json_would_change_is_written_as_a_literal(value, literal):
     # {"b": .., "a": ..}: canonical JSON sorts keys, and a program can see a dict's order.
-    record = task_to_record(Task("t", "p", "f", (Case("c", (), value),)))
+    record = task_to_record(Task("t", "p", Call("f", (Case("c", (), value),))))
     assert record["cases"] == [{"name": "c", "tier": "hidden", "args": [], "expected_py": literal}]
 
 
 @pytest.mark.parametrize(("value", "kind"), [(frozenset(), "frozenset"), (1j, "complex"), (Color.RED, "Color")])
 def test_a_value_without_a_literal_is_refused(value, kind):
     with pytest.raises(ValueError, match=f"a value of type {kind} cannot be in a task"):
-        with_record(Task("t", "p", "f", (Case("c", (value,), 1),)))
+        with_record(Task("t", "p", Call("f", (Case("c", (value,), 1),))))
 
 
 def random_value(draw: random.Random, depth: int = 3) -> object:
@@ -279,14 +280,14 @@ def test_what_is_written_is_read_back_equal(tmp_path):
         gold = draw.choice([None, "", "def f():\n\treturn '\u2028'\n"])
         split: Split = draw.choice(get_args(Split))
         tasks.append(
-            Task(f"t{number}", "é\nline", "f", cases, gold=gold, split=split, prefix=draw.choice(["", "import x"]))
+            Task(f"t{number}", "é\nline", Call("f", cases, draw.choice(["", "import x"])), gold=gold, split=split)
         )
     path = tmp_path / "tasks.jsonl"
     write_tasks(path, tasks)
     back = read_tasks(path)
     assert back == tasks
     for before, after in zip(tasks, back, strict=True):
-        for old, new in zip(before.cases, after.cases, strict=True):
+        for old, new in zip(call_of(before).cases, call_of(after).cases, strict=True):
             assert exact([old.args, old.kwargs, old.expected]) == exact([new.args, new.kwargs, new.expected])
         assert after.record == canonical(task_to_record(before))
 
@@ -312,8 +313,9 @@ def test_the_hash_is_of_the_content_not_of_the_text(tmp_path):
 def test_the_record_of_a_set_does_not_depend_on_the_hash_seed():
     code = (
         "from transforms.sources.jsonl import with_record\n"
-        "from transforms.sources.task import Case, Task\n"
-        "print(with_record(Task('t', 'p', 'f', (Case('c', ({'a', 'b', 'c', 'd', 'e'},), 1),))).content_hash)"
+        "from transforms.sources.kinds.call import Call, Case\n"
+        "from transforms.sources.task import Task\n"
+        "print(with_record(Task('t', 'p', Call('f', (Case('c', ({'a', 'b', 'c', 'd', 'e'},), 1),)))).content_hash)"
     )
     hashes = set()
     for seed in "123":
@@ -325,7 +327,7 @@ def test_the_record_of_a_set_does_not_depend_on_the_hash_seed():
 
 def test_the_docs_describe_every_field():
     docs = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
-    for name in (*TASK_FIELDS, *CASE_FIELDS):
+    for name in {name for kind in KINDS.values() for name in (*TASK_FIELDS, *kind.FIELDS, *kind.CASE_FIELDS)}:
         assert f"| `{name}` |" in docs, f"docs/tasks.md has no row for `{name}`"
 
 
@@ -338,6 +340,6 @@ def test_the_example_of_the_docs_runs(tmp_path):
         assert task.gold is not None
         namespace: dict = {}
         exec(task.gold, namespace)
-        for case in task.cases:
-            value = namespace[task.entry_point](*case.args, **case.kwargs)
+        for case in call_of(task).cases:
+            value = namespace[call_of(task).entry_point](*case.args, **case.kwargs)
             assert exact(value) == exact(case.expected)

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.bubblewrap import Bubblewrap
-from sandboxes.limits import Limits
+from sandboxes.backends.bubblewrap import Bubblewrap
+from sandboxes.protocol import SandboxRequest
+from tests.call_tasks import call_of
 from transforms.grade.outcomes import Outcome
 from transforms.sources.builtin import QUICKSTART, load_tasks
-from transforms.sources.task import Case, Task
-from transforms.verify.call import run_call
+from transforms.sources.kinds.call import Case
+from transforms.sources.task import Task
+from transforms.verify.run import run_check
 
 PROMPT = re.compile(
     r"Write a Python function `(?P<signature>(?P<name>\w+)\([\w, ]+\))`\. (?P<statement>It [^`]+\.) "
@@ -43,14 +45,14 @@ def solves(program: str, name: str, cases: tuple[Case, ...]) -> bool:
 
 def test_the_set_has_its_size_and_every_task_its_tiers(tasks):
     assert [sum(task.split == split for task in tasks) for split in ("train", "heldout")] == [16, 12]
-    assert len({task.task_id for task in tasks}) == len({task.entry_point for task in tasks}) == len(tasks)
+    assert len({task.task_id for task in tasks}) == len({call_of(task).entry_point for task in tasks}) == len(tasks)
     for task in tasks:
         tiers = [case.tier for case in task.cases]
         assert tiers.count("visible") == 2, task.task_id
         assert tiers.count("hidden") >= 8, task.task_id
-        calls = [repr((case.args, case.kwargs)) for case in task.cases]
+        calls = [repr((case.args, case.kwargs)) for case in call_of(task).cases]
         assert len(set(calls)) == len(calls), f"{task.task_id} asks the same call twice"
-        assert (task.source, task.unsupported, task.prefix) == ("quickstart", None, "")
+        assert (task.source, task.unsupported, call_of(task).prefix) == ("quickstart", None, "")
     assert [task.record for task in tasks] == QUICKSTART.read_text().splitlines(), "the file is not canonical"
 
 
@@ -58,7 +60,7 @@ def test_every_prompt_has_the_same_form_and_names_its_function(tasks):
     for task in tasks:
         match = PROMPT.fullmatch(task.prompt)
         assert match, task.prompt
-        assert match["name"] == task.entry_point
+        assert match["name"] == call_of(task).entry_point
         assert (task.gold or "").startswith(f"def {match['signature']}:\n")
 
 
@@ -66,17 +68,19 @@ def test_each_gold_solves_its_own_task_and_no_other(tasks):
     for task in tasks:
         assert task.gold is not None
         for other in tasks:
-            renamed = f"{task.gold}\n{other.entry_point} = {task.entry_point}\n"
-            solved = solves(renamed, other.entry_point, other.cases)
+            renamed = f"{task.gold}\n{call_of(other).entry_point} = {call_of(task).entry_point}\n"
+            solved = solves(renamed, call_of(other).entry_point, call_of(other).cases)
             assert solved == (task is other), f"the gold of {task.task_id} on the cases of {other.task_id}"
 
 
 def test_a_constant_or_an_echo_solves_nothing(tasks):
     for task in tasks:
-        bodies = {repr(case.expected) for case in task.cases} | {"args[0]", "args[-1]", "args", "None"}
+        bodies = {repr(case.expected) for case in call_of(task).cases} | {"args[0]", "args[-1]", "args", "None"}
         for body in sorted(bodies):
-            program = f"def {task.entry_point}(*args):\n    return {body}\n"
-            assert not solves(program, task.entry_point, task.cases), f"{task.task_id}: `return {body}` passes"
+            program = f"def {call_of(task).entry_point}(*args):\n    return {body}\n"
+            assert not solves(program, call_of(task).entry_point, call_of(task).cases), (
+                f"{task.task_id}: `return {body}` passes"
+            )
 
 
 @pytest.mark.slow
@@ -85,7 +89,7 @@ def test_the_golds_pass_in_the_sandbox(tasks):
 
     async def outcomes(task: Task) -> set[Outcome]:
         async with slots:
-            report = await run_call(sandbox, task, task.gold or "", Limits())
+            report = await run_check(sandbox, task, task.gold or "", SandboxRequest())
         assert len(report.results) == len(task.cases)
         return {result.outcome for result in report.results}
 

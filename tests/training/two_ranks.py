@@ -4,6 +4,7 @@ python two_ranks.py BATCH CHECKPOINT OUT STAGE
 """
 
 import json
+import os
 import pickle
 import sys
 from pathlib import Path
@@ -35,3 +36,5 @@ def main(batch: Path, start: Path, out: Path, stage: Any) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads may abort an interpreter that ends in order

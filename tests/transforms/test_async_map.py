@@ -1,5 +1,6 @@
 import asyncio
 import gc
+import signal
 import threading
 import time
 
@@ -7,7 +8,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
-from transforms.async_map import AsyncDoFn
+from transforms.async_map import AsyncDoFn, run_async
 
 LOCK = threading.Lock()
 RUNNING = {"now": 0, "most": 0}
@@ -113,3 +114,29 @@ def test_failures_behind_the_first_are_not_logged_one_by_one(caplog: pytest.LogC
 def test_concurrency_below_one_is_refused_where_it_is_written():
     with pytest.raises(ValueError, match="at least 1, not 0"):
         AsyncDoFn(slow_double, 0)
+
+
+def test_what_run_async_is_interrupted_in_has_ended_when_it_raises():
+    """Ctrl-C while gold solutions are checked: their sandboxes are closed before the command goes on to end."""
+    told: list[str] = []
+
+    async def slow() -> None:
+        threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.3)  # closing takes its time
+            told.append("closed")
+
+    with pytest.raises(KeyboardInterrupt):
+        run_async(slow())
+    assert told == ["closed"]
+
+
+def test_run_async_gives_the_result_or_the_error():
+    async def double(x: int) -> int:
+        return 2 * x if x else 1 // x
+
+    assert run_async(double(21)) == 42
+    with pytest.raises(ZeroDivisionError):
+        run_async(double(0))

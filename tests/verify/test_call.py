@@ -1,27 +1,26 @@
 # ruff: noqa: E501 - one program a line
 import asyncio
 import dataclasses
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
 
 import pytest
 
-from sandboxes.bubblewrap import Bubblewrap
+from sandboxes.backends.bubblewrap import Bubblewrap
 from sandboxes.limits import Limits
-from sandboxes.protocol import HostOutOfMemory, ProvisionFailed, SandboxError
-from sandboxes.session import ProcessSession
+from sandboxes.protocol import HostOutOfMemory, ProvisionFailed, SandboxError, SandboxRequest, Warm
+from sandboxes.sandbox import GuestSandbox
 from transforms.episode import CaseReport
-from transforms.sources.task import Case, Task
-from transforms.verify.call import run_call
+from transforms.sources.kinds.call import Call, Case
+from transforms.sources.task import Task
+from transforms.verify.run import run_check
 
 LIMITS = Limits(wall_time_s=3, cpu_time_s=3, memory_mib=128, processes=24, output_kib=64, file_mib=8)
 
 
 def task(*cases: Case, entry_point: str = "f", prefix: str = "") -> Task:
-    return Task("t", "write f", entry_point, cases, prefix=prefix)
+    return Task("t", "write f", Call(entry_point, cases, prefix=prefix))
 
 
 def plus_one(count: int = 3) -> Task:
@@ -31,7 +30,7 @@ def plus_one(count: int = 3) -> Task:
 def grade(
     program: str, asked: Task | None = None, limits: Limits = LIMITS, sandbox: Bubblewrap | None = None
 ) -> CaseReport:
-    return asyncio.run(run_call(sandbox or Bubblewrap(), asked or plus_one(), program, limits))
+    return asyncio.run(run_check(sandbox or Bubblewrap(), asked or plus_one(), program, SandboxRequest(limits=limits)))
 
 
 def outcomes(report: CaseReport) -> list[str]:
@@ -227,7 +226,7 @@ def test_usage_covers_all_sandboxes_of_a_program():
     assert outcomes(report) == ["output_limit"] * 2
     assert report.usage.breach == "output_limit"
     assert report.usage.cpu_s > 0 or report.usage.limits_enforced_by == "rlimits"  # there in steps of 10 ms
-    assert report.usage.wall_s > 0.02
+    assert report.usage.wall_s > 0.002
 
 
 def test_a_task_without_cases_is_refused():
@@ -238,15 +237,15 @@ def test_a_task_without_cases_is_refused():
 class Failing(Bubblewrap):
     """Sandboxes whose host fails: real ones, with the failure put in."""
 
-    def __init__(self, error: SandboxError | None = None, argv: Sequence[str] | None = None) -> None:
+    def __init__(self, error: SandboxError | None = None, worker: bytes = b"") -> None:
         super().__init__()
         self.error = error
-        self.argv = argv
+        self.worker = worker
 
-    async def open(self, argv: Sequence[str], *, files: Mapping[str, bytes], limits: Limits) -> ProcessSession:
+    async def create(self, request: SandboxRequest) -> GuestSandbox:
         if self.error is not None:
             raise self.error
-        return await super().open(self.argv or argv, files=files, limits=limits)
+        return await super().create(dataclasses.replace(request, warm=Warm(files=(("worker.py", self.worker),))))
 
 
 def test_a_host_failure_passes_through():
@@ -255,11 +254,11 @@ def test_a_host_failure_passes_through():
 
 
 @pytest.mark.parametrize(
-    "argv", [["/nowhere/python"], ["/bin/true"], [os.path.realpath(sys.executable), "-c", "raise SystemExit('no')"]]
+    "worker", [b"", b"raise SystemExit('no')", b"import nowhere", b"import os; os.kill(os.getpid(), 9)"]
 )
-def test_a_worker_that_does_not_start_is_provision_failed(argv: list[str]):
+def test_a_worker_that_does_not_start_is_provision_failed(worker: bytes):
     with pytest.raises(ProvisionFailed):
-        grade("def f(x): return x + 1", sandbox=Failing(argv=argv))
+        grade("def f(x): return x + 1", sandbox=Failing(worker=worker))
 
 
 def test_results_are_plain_records():

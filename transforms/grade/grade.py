@@ -1,21 +1,19 @@
 """Turn each execution into its trajectory row: how it ended, what it earned, and the evidence."""
 
 import hashlib
-import traceback
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import apache_beam as beam
 
-from transforms.episode import CaseResult, Execution
+from transforms.episode import CaseResult, Execution, Measured
+from transforms.grade.judge import GRADER_VERSION, Ran, Verdict, judge
 from transforms.grade.outcomes import Outcome
-from transforms.grade.rubric import RubricSpec, outcome_of, score
+from transforms.grade.rubric import RubricSpec
+from transforms.grade.signals import signals
 from transforms.tally import TALLY
-
-GRADER_VERSION = "2"
-"""Version of the rules in this package; raise it when the same execution would be graded differently."""
 
 MAX_OBSERVATION = 2_000
 """Characters an observation may take."""
@@ -23,7 +21,25 @@ MAX_OBSERVATION = 2_000
 MAX_EVIDENCE = 8_000
 """Characters a failure or its evidence may take."""
 
+STREAK = 20
+"""Faults of the grader in a row, on more than one task, after which it counts as broken."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class GraderBroken(Exception):
+    """The grader failed time after time, whatever the program. The message ends with the evidence of the last time."""
+
+    def __init__(self, message: str, *, evidence: str) -> None:
+        super().__init__(f"{message}\n\n{evidence.strip()}")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageUsed:
+    """What programs find in their sandbox: see the table images."""
+
+    name: str
+    digest: str
 
 
 class Grade(beam.PTransform):
@@ -31,55 +47,55 @@ class Grade(beam.PTransform):
 
     In:   Execution, one per attempt, in any order.
     Out:  a row of the trajectories table, exactly one per Execution, `quarantine_reasons` empty; `reward` is None
-          unless the policy caused the outcome. A fault of the grader is a row with the outcome `grader_error`.
-    Cost: stateless but for the progress tally; safe to retry, to reshuffle and to run on any runner. Some 20
-          microseconds a row.
+          unless the policy caused the outcome. A fault of the grader is a row with the outcome `grader_error`; too many
+          in a row are a GraderBroken, which fails the bundle.
+    Cost: some 100 microseconds a row, most of it the parsing of its program. No state but the progress tally and that
+          row of faults; safe to retry, to reshuffle and to run on any runner.
     """
 
-    def __init__(self, rubric: RubricSpec, engine_name: str) -> None:
+    def __init__(self, rubric: RubricSpec, engine_name: str, image: ImageUsed) -> None:
         super().__init__()
         self.rubric = rubric
         self.engine_name = engine_name
+        self.image = image
 
     def expand(self, executions: beam.PCollection[Execution]) -> beam.PCollection[dict[str, Any]]:
         """Build the stage."""
-        return executions | "Row" >> beam.Map(
-            trajectory_row, rubric=self.rubric, engine_name=self.engine_name
-        ).with_output_types(dict[str, Any])
+        grade = _GradeFn(self.rubric, self.engine_name, self.image)
+        return executions | "Row" >> beam.ParDo(grade).with_output_types(dict[str, Any])
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How one attempt ended. `reward` is a finite number in 0 .. 1 if the policy caused the end, else None."""
+class _GradeFn(beam.DoFn):
+    """Grades, and ends it all when the grader fails time after time: what it cannot judge need not be sampled."""
 
-    trajectory_id: str
-    outcome: Outcome
-    reward: float | None = None
-    components: dict[str, float] = field(default_factory=dict)
-    failure: str | None = None
-    """What failed; None when the outcome is the policy's."""
-    evidence: str | None = None
+    def __init__(self, rubric: RubricSpec, engine_name: str, image: ImageUsed) -> None:
+        self.rubric, self.engine_name, self.image = rubric, engine_name, image
 
-    def __post_init__(self) -> None:
-        fits = self.reward is not None and 0.0 <= self.reward <= 1.0  # NaN compares false
-        if not (fits if self.outcome.scored else self.reward is None):
-            raise ValueError(f"trajectory {self.trajectory_id}: {self.outcome} cannot carry the reward {self.reward!r}")
+    def setup(self) -> None:
+        self.faults: list[dict[str, Any]] = []
+
+    def process(self, element: Execution) -> Iterator[dict[str, Any]]:
+        row = trajectory_row(element, self.rubric, self.engine_name, self.image)
+        self.faults = [*self.faults, row] if row["outcome"] == Outcome.GRADER_ERROR else []
+        tasks = {fault["task_id"] for fault in self.faults}
+        if len(self.faults) >= STREAK and len(tasks) > 1:
+            raise GraderBroken(
+                f"the grader failed {len(self.faults)} times in a row, on programs for {len(tasks)} tasks; the last, "
+                f"{row['trajectory_id']}: {row['failure']}",
+                evidence=row["evidence"],
+            )
+        yield row
 
 
-def trajectory_row(execution: Execution, rubric: RubricSpec, engine_name: str) -> dict[str, Any]:
+def trajectory_row(execution: Execution, rubric: RubricSpec, engine_name: str, image: ImageUsed) -> dict[str, Any]:
     """The row of one attempt, with the keys of `TRAJECTORIES`. Never loses an attempt: see `Grade`."""
-    try:
-        verdict = _judge(execution, rubric)
-    except Exception as error:  # noqa: BLE001 - the boundary of grading: its own fault becomes a row, never a zero
-        verdict = Verdict(
-            trajectory_id(execution),
-            Outcome.GRADER_ERROR,
-            failure=f"{type(error).__name__}: {error}",
-            evidence=traceback.format_exc(),
-        )
+    rollout, completion = execution.rollout, execution.rollout.completion
+    cut = completion is not None and completion.finish_reason == "length"
+    ran = Ran(execution.program, execution.report, rollout.failure or execution.failure, cut)
+    verdict = judge(f"trajectory {trajectory_id(execution)}", rollout.group.task, ran, rubric)
     if execution.final and verdict.reward is not None:
         TALLY.add(scored=1, reward_sum=verdict.reward)
-    return _row(execution, verdict, engine_name)
+    return _row(execution, verdict, engine_name, image)
 
 
 def trajectory_id(execution: Execution) -> str:
@@ -87,46 +103,12 @@ def trajectory_id(execution: Execution) -> str:
     return f"{execution.rollout.episode_id}/a{execution.attempt}"
 
 
-def _judge(execution: Execution, rubric: RubricSpec) -> Verdict:
-    rollout, name = execution.rollout, trajectory_id(execution)
-    failure = rollout.failure or execution.failure
-    if failure is not None:
-        return Verdict(name, failure.outcome, failure=failure.message, evidence=failure.evidence)
-    task = rollout.group.task
-    if task.unsupported is not None:
-        return Verdict(name, Outcome.TASK_INVALID, failure="the task cannot be graded", evidence=task.unsupported)
-    results: tuple[CaseResult, ...] = ()
-    if execution.program is None:
-        cut = rollout.completion is not None and rollout.completion.finish_reason == "length"
-        outcome = Outcome.TRUNCATED if cut else Outcome.NO_SUBMISSION
-    else:
-        results = _complete_results(execution)
-        outcome = outcome_of(results)
-    scored = score(rubric, outcome, results)
-    return Verdict(name, outcome, scored.reward, scored.components)
-
-
-def _complete_results(execution: Execution) -> tuple[CaseResult, ...]:
-    """The results, once each case of the task has exactly one: an absent result is no pass."""
-    if execution.report is None:
-        raise ValueError(f"trajectory {trajectory_id(execution)}: its program has neither a report nor a failure")
-    results = execution.report.results
-    expected = Counter(case.name for case in execution.rollout.group.task.cases)
-    found = Counter(result.name for result in results)
-    if expected != found:
-        raise ValueError(
-            f"trajectory {trajectory_id(execution)}: results do not match the task's cases "
-            f"(missing {sorted((expected - found).elements())}, unexpected {sorted((found - expected).elements())})"
-        )
-    return results
-
-
-def _row(execution: Execution, verdict: Verdict, engine_name: str) -> dict[str, Any]:
+def _row(execution: Execution, verdict: Verdict, engine_name: str, image: ImageUsed) -> dict[str, Any]:
     rollout, group, report = execution.rollout, execution.rollout.group, execution.report
     usage = report.usage if report else None
     attempted = execution.program is not None and (report is not None or execution.failure is not None)
     return {
-        "trajectory_id": verdict.trajectory_id,
+        "trajectory_id": trajectory_id(execution),
         "episode_id": rollout.episode_id,
         "group_id": group.group_id,
         "run_id": group.run_id,
@@ -147,23 +129,20 @@ def _row(execution: Execution, verdict: Verdict, engine_name: str) -> dict[str, 
         **_answer(execution),
         "program": _storable(execution.program),
         "steps": [_rollout_step(execution), *([_execute_step(execution, verdict)] if attempted else [])],
-        "tests": [
-            {
-                "name": result.name,
-                "tier": result.tier,
-                "outcome": str(result.outcome),
-                "message": _storable(result.message),
-                "duration_s": result.duration_s,
-            }
-            for result in (report.results if report else ())
-        ],
+        "tests": [_test(result) for result in (report.results if report else ())],
         "outcome": str(verdict.outcome),
         "outcome_class": str(verdict.outcome.outcome_class),
         "reward": verdict.reward,
         "reward_components": [{"name": name, "value": value} for name, value in verdict.components.items()],
-        "integrity": "split" if report else None,
+        "integrity": group.task.check.integrity if report else None,
         "grader_version": GRADER_VERSION,
+        "measured": _measured(report.measured) if report and report.measured else None,
+        "compiler_message": _storable(report.compiler_message, MAX_EVIDENCE) if report else None,
+        "signals": None if execution.program is None else signals(execution.program, group.task),
+        "impossible": group.task.impossible,
         "sandbox": execution.sandbox if attempted else None,
+        "image": image.name if attempted else None,
+        "image_digest": image.digest if attempted else None,
         "limits_enforced_by": usage.limits_enforced_by if usage else None,
         "wall_s": usage.wall_s if usage else None,
         "cpu_s": usage.cpu_s if usage else None,
@@ -174,6 +153,26 @@ def _row(execution: Execution, verdict: Verdict, engine_name: str) -> dict[str, 
         "started_at": _utc(rollout.started_us),
         "ended_at": _utc(execution.ended_us),
     }
+
+
+def _test(result: CaseResult) -> dict[str, Any]:
+    return {
+        "name": _storable(result.name),
+        "tier": result.tier,
+        "outcome": str(result.outcome),
+        "message": _storable(result.message),
+        "duration_s": result.duration_s,
+        "milestone": result.milestone,
+        "got": _storable(result.got),
+        "expected_type": result.expected_type,
+        "location": _storable(result.location),
+    }
+
+
+def _measured(measured: Measured) -> dict[str, Any]:
+    numbers = {each.name: getattr(measured, each.name) for each in fields(measured) if each.name != "failed"}
+    problem = "; ".join(f"{name}: {why}" for name, why in measured.failed.items())
+    return {**numbers, "problem": _storable(problem, MAX_EVIDENCE) or None}
 
 
 def _answer(execution: Execution) -> dict[str, Any]:

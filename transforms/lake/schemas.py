@@ -42,18 +42,34 @@ _STEP = pa.struct(
 _TEST = pa.struct(
     [
         field("name", pa.string(), "name of the case"),
-        field("tier", pa.string(), "visible or hidden"),
+        field("tier", pa.string(), "visible, hidden or integration"),
         field("outcome", pa.string(), "outcome of this case alone"),
         field("message", pa.string(), "what went wrong, bounded in length"),
         field("duration_s", pa.float64(), "time the case took, on the host's clock", "seconds"),
+        field("milestone", pa.string(), "part of the task that the case belongs to"),
+        field("got", pa.string(), "what the program gave instead, as text, bounded in length"),
+        field("expected_type", pa.string(), "type of what was expected where the value was wrong"),
+        field("location", pa.string(), "where in the program it went wrong, as the program's process told it"),
     ]
 )
+_MEASURED = pa.struct(
+    [
+        field("latency_s", pa.float64(), "median time of a run on the task's performance inputs, on the host's clock", "seconds"),
+        field("reference_latency_s", pa.float64(), "the gold's, on the same inputs, in turn", "seconds"),
+        field("peak_memory_bytes", pa.int64(), "median over these runs of the most memory the sandbox held", "bytes"),
+        field("reference_peak_memory_bytes", pa.int64(), "the gold's", "bytes"),
+        field("memory_growth_bytes", pa.float64(), "by how much one more call in the same process raises the sandbox's peak", "bytes per call"),
+        field("coverage", pa.float64(), "share of the program's lines that the cases ran, as the program's own process told it: a correct program can forge it", "0..1"),
+        field("problem", pa.string(), "components for which the program gave no number, and why: they are 0"),
+    ]
+)  # fmt: skip
 _COMPONENT = pa.struct(
     [field("name", pa.string(), "name of the reward component"), field("value", pa.float64(), "its value", "0..1")]
 )
 
 TRAJECTORIES = pa.schema(
     [
+        # Readers skip files by the statistics of the first 32 columns only: what is often asked for stands among them.
         field("trajectory_id", pa.string(), "names this attempt of the episode; unique", nullable=False),
         field("episode_id", pa.string(), "names the episode; the same over its attempts", nullable=False),
         field("group_id", pa.string(), "names the group that advantages are relative to", nullable=False),
@@ -86,9 +102,15 @@ TRAJECTORIES = pa.schema(
         field("outcome_class", pa.string(), "whose fault that is: policy, infra, grader or task", nullable=False),
         field("reward", pa.float64(), "the reward; null unless outcome_class is policy", "0..1"),
         field("reward_components", pa.list_(_COMPONENT), "what the reward was made of"),
-        field("integrity", pa.string(), "how grading was protected: split is driver and worker in separate processes"),
+        field("integrity", pa.string(), "how grading was protected: split (expected values were never where the program ran), separate (files looked at after its death) or shared_process (tests in its own process)"),
         field("grader_version", pa.string(), "version of the grading code", nullable=False),
+        field("measured", _MEASURED, "what the program cost; null unless the rubric weighs it and every case passed"),
+        field("compiler_message", pa.string(), "what the compiler said, bounded in length; null where nothing was compiled"),
+        field("signals", pa.list_(pa.string()), "what the program's source has in common with known cheats; hints for people, never part of the reward; null without a program"),
+        field("impossible", pa.bool_(), "whether the task is a canary that no honest program can pass"),
         field("sandbox", pa.string(), "back-end the program ran in"),
+        field("image", pa.string(), "image the program found there"),
+        field("image_digest", pa.string(), "digest of that image, in hex: see the table images"),
         field("limits_enforced_by", pa.string(), "cgroup-v1, cgroup-v2 or rlimits"),
         field("wall_s", pa.float64(), "time the sandbox was open, on the host's clock", "seconds"),
         field("cpu_s", pa.float64(), "processor time of the sandbox", "seconds"),
@@ -107,9 +129,9 @@ TASKS = pa.schema(
         field("task_id", pa.string(), "the task's name in its source", nullable=False),
         field("source", pa.string(), "where it comes from", nullable=False),
         field("split", pa.string(), "train or heldout", nullable=False),
-        field("kind", pa.string(), "kind of check: call", nullable=False),
+        field("kind", pa.string(), "kind of check: see docs/tasks.md", nullable=False),
+        field("language", pa.string(), "what is submitted: a programming language, sql or diff; null for an answer in prose"),
         field("prompt", pa.string(), "what the policy is asked", nullable=False),
-        field("entry_point", pa.string(), "function the cases call", nullable=False),
         field("visible_cases", pa.int32(), "cases that may be shown to the policy", "cases", nullable=False),
         field("hidden_cases", pa.int32(), "cases that may not", "cases", nullable=False),
         field("unsupported", pa.string(), "why it cannot be graded; null when it can"),
@@ -191,11 +213,26 @@ EVENTS = pa.schema(
         field("run_id", pa.string(), "the run this belongs to", nullable=False),
         field("session", pa.string(), "one start of `headrace run`; a resumed run has several", nullable=False),
         field("cycle", pa.int32(), "cycle it happened in; null outside a cycle", "cycles"),
-        field("event", pa.string(), "what happened: started, resumed, stage, engine_lost, gate_stopped, finished, failed, interrupted", nullable=False),
+        field("event", pa.string(), "what happened: started, resumed, stage, engine_lost, gate_stopped, grader_broken, impossible_rewarded, finished, failed, interrupted", nullable=False),
         field("stage", pa.string(), "stage it belongs to: setup, engine, rollout, quality, train, evaluate"),
         field("seconds", pa.float64(), "time it took, where it took any", "seconds"),
         field("detail", pa.string(), "more, as JSON"),
         field("at", TIMESTAMP, "when", "UTC microseconds", nullable=False),
+    ]
+)  # fmt: skip
+
+_VERSIONED = pa.struct([field("name", pa.string(), "its name"), field("version", pa.string(), "its version")])
+IMAGES = pa.schema(
+    [
+        field("name", pa.string(), "name by which a spec asks for it", nullable=False),
+        field("digest", pa.string(), "SHA-256 of the listing of all its files, in hex; of `host`: of the interpreter's version, the platform and bubblewrap's version; of an engine's own image: its id", nullable=False),
+        field("definition_digest", pa.string(), "SHA-256 of its definition and those below, in hex; null for one without"),
+        field("languages", pa.list_(_VERSIONED), "languages it has programs for; null where nobody looked"),
+        field("packages", pa.list_(_VERSIONED), "Debian packages in it; null where nobody looked"),
+        field("builder", pa.string(), "how it was built: debootstrap or dockerfile; host is this machine's own system, docker an engine's own image", nullable=False),
+        field("architecture", pa.string(), "processor it is for", nullable=False),
+        field("built_at", TIMESTAMP, "when it was built; null for host", "UTC microseconds"),
+        field("first_used_at", TIMESTAMP, "when a run first used it", "UTC microseconds", nullable=False),
     ]
 )  # fmt: skip
 
@@ -206,11 +243,15 @@ TABLES: dict[str, pa.Schema] = {
     "checks": CHECKS,
     "runs": RUNS,
     "events": EVENTS,
+    "images": IMAGES,
 }
 """Every table, by name."""
 
 SCHEMA_VERSION = 1
-"""Version of all schemas together. Raise it when a change could make older code misread or damage a table."""
+"""Version of all schemas together. Raise it when a change could make older code misread or damage a table.
+
+A new column that may be null is no such change: a table without it gets it when it is next opened to be written.
+"""
 
 PARTITIONED_BY: dict[str, list[str]] = {"trajectories": ["run_id", "cycle"]}
 """Columns whose values split a table into folders; a table not named here is not split."""

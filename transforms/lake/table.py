@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import ArrayType, DataType, StructType
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from transforms.lake.errors import CommitConflict, LakeError, StorageFailed, TableTooNew
@@ -73,10 +74,13 @@ class Lake:
             self.open_or_create(table)
 
     def open_or_create(self, table: str) -> DeltaTable:
-        """The table, created if it is missing. Safe with rivals. Raises TableTooNew, StorageFailed."""
+        """The table, created if it is missing, with every column of its schema. Safe with rivals.
+
+        Raises TableTooNew, StorageFailed.
+        """
         delta = self.open(table)
         if delta is not None:
-            return delta
+            return self._with_every_column(table, delta)
         try:
             self.path(table).mkdir(parents=True, exist_ok=True)
             create_table_with_add_actions(
@@ -100,6 +104,24 @@ class Lake:
         delta = self.open(table)
         if delta is None:
             raise LakeError(f"table {table} vanished from {self.path(table)} just after it was created")
+        return delta
+
+    def _with_every_column(self, table: str, delta: DeltaTable) -> DeltaTable:
+        """Add the columns, and fields of structs, that a table of an older Headrace lacks: else their values would be
+        lost, silently."""
+        if _has_all(delta.schema(), _delta_schema(table)):
+            return delta
+        try:
+            # Unlike `add_columns`, a merge with no rows adds fields within structs, too.
+            write_deltalake(delta, to_arrow(table, []), mode="append", schema_mode="merge")
+        except OSError as error:
+            raise StorageFailed(table, self.path(table), error) from error
+        except DeltaError:
+            grown = self.open(table)
+            if grown is None or not _has_all(grown.schema(), _delta_schema(table)):
+                raise  # so it was not a rival who was quicker
+            return grown
+        self._sync_log(table, after=delta.version() - 1)
         return delta
 
     def write_files(self, table: str, rows: Sequence[dict[str, object]]) -> list[FileAction]:
@@ -184,6 +206,16 @@ class Lake:
             sync(log)
         except OSError as error:
             raise StorageFailed(table, log, error) from error
+
+
+def _has_all(known: DataType | Schema, wanted: DataType | Schema) -> bool:
+    """Whether a type of the log has every field of another, at any depth."""
+    if isinstance(wanted, ArrayType):
+        return isinstance(known, ArrayType) and _has_all(known.element_type, wanted.element_type)
+    if not isinstance(wanted, StructType | Schema):
+        return True
+    types = {field.name: field.type for field in known.fields} if isinstance(known, StructType | Schema) else {}
+    return all(field.name in types and _has_all(types[field.name], field.type) for field in wanted.fields)
 
 
 @functools.cache

@@ -22,3 +22,10 @@ class QualitySpec(Declared):
 
     max_truncation_rate: float = Field(0.9, ge=0, le=1)
     """Share of completions cut at the token limit."""
+
+    max_impossible_rewarded_rate: float = Field(0.0, ge=0, le=1)
+    """Share of the attempts at impossible tasks that earned anything: each found a hole in the grader."""
+
+    max_signal_rate: float = Field(1.0, ge=0, le=1)
+    """Share of programs whose source shows a signal of a known cheat. Signals are hints: they stop nothing by
+    default."""

@@ -66,6 +66,15 @@ _MEASURES = {
     "repeated_episode_rate": _Measure(
         "episode_id", None, "episode_id, count(*) AS copies", "GROUP BY episode_id HAVING count(*) > 1"
     ),
+    "impossible_rewarded_rate": _Measure(
+        "impossible",
+        "max_impossible_rewarded_rate",
+        "trajectory_id, task_id, reward, program",
+        "AND impossible AND reward > 0",
+    ),
+    "signal_rate": _Measure(
+        "signals", "max_signal_rate", "trajectory_id, signals, reward", "AND cardinality(signals) > 0"
+    ),
     # Reported, never a breach: a policy that solves every task, or none, gives no signal and is no defect of the data.
     "no_signal_rate": _Measure(
         "reward", None, "group_id, min(reward), max(reward)", "GROUP BY group_id", fixed_limit=1.0
@@ -81,8 +90,9 @@ def check_cycle(
     """Measure one cycle; rows of the checks table, level `batch`, one per expectation.
 
     Only final rows of purpose `train` count; `episodes` is how many of them the plan asked for. Rates are shares of
-    those rows; the duplicate and truncation rates are shares of those with a completion. Raises SuiteError if an
-    expectation cannot run.
+    those rows; the duplicate and truncation rates are shares of those with a completion, the signal rate of those with
+    a program, the rate of rewarded impossible tasks of those at such tasks. Raises SuiteError if an expectation cannot
+    run.
     """
     counted = [row for row in rows if row["purpose"] == "train" and row["final"]]
     limits = {
@@ -159,6 +169,8 @@ def _cycle_frame(rows: Sequence[Row]) -> pd.DataFrame:
             rewards[row["group_id"]].add(row["reward"])
     # Where the engine answered nothing at all, the infra rate tells; rates over no completion are then 0.
     unanswered = None if any(row["completion_hash"] for row in rows) else 0.0
+    possible = None if any(row["impossible"] for row in rows) else 0.0
+    unsubmitted = None if any(row["program"] is not None for row in rows) else 0.0
     lines = []
     for row in rows:
         answered = row["completion_hash"] is not None
@@ -173,6 +185,8 @@ def _cycle_frame(rows: Sequence[Row]) -> pd.DataFrame:
                 else unanswered,
                 "truncation_rate": float(row["finish_reason"] == "length") if answered else unanswered,
                 "repeated_episode_rate": float(episodes[row["episode_id"]] > 1),
+                "impossible_rewarded_rate": float((row["reward"] or 0.0) > 0.0) if row["impossible"] else possible,
+                "signal_rate": float(bool(row["signals"])) if row["program"] is not None else unsubmitted,
                 "no_signal_rate": float(len(rewards[row["group_id"]]) < 2),
             }
         )

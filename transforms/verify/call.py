@@ -1,220 +1,119 @@
-"""The trusted half of the `call` verifier: sends inputs one at a time, compares what comes back.
+"""The kind `call`: what a function returns against what it must return. Expected values stay in this process.
 
-Expected values stay here. What the program breaks inside its own sandbox is its own fault; only a SandboxError, which
-carries evidence from the host, says otherwise, and passes through to the caller.
+A task with a checker has its values judged by that, in a sandbox of its own, in which no submission ever ran.
 """
 
-import functools
-import importlib.util
-import marshal
-import os
-import signal
-import sys
-import time
-from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
-from sandboxes.limits import Limits
-from sandboxes.protocol import ProvisionFailed, SandboxProvider, Session, Usage
-from transforms.episode import CaseReport, CaseResult
+from sandboxes.protocol import SandboxProvider, SandboxRequest
+from transforms.episode import MESSAGE_CHARS, CaseReport, CaseResult
 from transforms.grade.outcomes import Outcome
-from transforms.sources.task import Case, Task
+from transforms.sources.kinds.call import Call, Case, checker_takes_expected
+from transforms.sources.languages import LANGUAGES
 from transforms.verify import values
-
-STARTUP_S = 30.0
-"""Seconds the worker may take to say hello, before any code of the candidate's is in the sandbox."""
-
-_STRIKES = 2  # cases that break the same limit before the rest is not run any more
-_MESSAGE_CHARS = 300
-_FRAME_SLACK = 8192  # bytes a frame may have beyond the encoded value
-_LIMITS = {
-    Outcome.TIME_LIMIT,
-    Outcome.MEMORY_LIMIT,
-    Outcome.OUTPUT_LIMIT,
-    Outcome.PROCESS_LIMIT,
-    Outcome.DISK_LIMIT,
-}
+from transforms.verify.call_rules import matches, normal, rule_of
+from transforms.verify.calls import Answer, Arguments, CheckerFailed, Function, call_function
+from transforms.verify.compile import require_toolchain
 
 
-async def run_call(sandbox: SandboxProvider, task: Task, program: str, limits: Limits) -> CaseReport:
-    """Run every case of a task against a program, in as few sandboxes as the program leaves intact.
+async def run_call(sandbox: SandboxProvider, check: Call, program: str, request: SandboxRequest) -> CaseReport:
+    """Run every case of a check against a program.
 
-    Raises SandboxError when the host failed, ValueCodecError when an input of the task is not plain data.
+    Raises SandboxError when the host failed, ToolchainMissing where the image lacks the language, ValueCodecError when
+    an input of the task is not plain data, CheckerFailed for a checker without a verdict.
     """
-    run = _Run(sandbox, task, program, limits)
-    while run.waiting:
-        if (spent := run.spent()) is not None:
-            run.settle(spent, f"not run: the limit was broken {_STRIKES} times before")
-        else:
-            await run.one_sandbox()
-    return CaseReport(tuple(run.results), _together(run.usages, limits))
+    asked = request
+    if check.language != "python":  # whose workers talk to us, so that one that does not start is told
+        language = LANGUAGES[check.language]
+        await require_toolchain(sandbox, language, request)
+        asked = replace(request, limits=language.stretched(request.limits))
+    function = Function(program, check.entry_point, check.prefix, check.language)
+    calls = [Arguments(case.args, case.kwargs) for case in check.cases]
+    answers, usage = await call_function(sandbox, function, calls, asked)
+    right = await are_right(sandbox, check, answers, request)
+    judged = zip(check.cases, answers, right, strict=True)
+    return CaseReport(tuple(_result(check, case, answer, good) for case, answer, good in judged), usage)
 
 
-class _Run:
-    """One program on its way through the cases of a task."""
-
-    def __init__(self, sandbox: SandboxProvider, task: Task, program: str, limits: Limits) -> None:
-        if not task.cases:
-            raise ValueError(f"task {task.task_id} has no cases, so it proves nothing about a program")
-        self.sandbox = sandbox
-        self.limits = limits
-        self.value_bytes = limits.output_kib * 1024
-        self.program = values.encode((task.prefix, program, task.entry_point, self.value_bytes))
-        self.waiting = list(task.cases)
-        self.results: list[CaseResult] = []
-        self.usages: list[Usage] = []
-
-    def spent(self) -> Outcome | None:
-        """The limit that was broken too often, if one was."""
-        counted = Counter(result.outcome for result in self.results if result.outcome in _LIMITS)
-        return next((outcome for outcome, times in counted.items() if times >= _STRIKES), None)
-
-    def add(self, case: Case, outcome: Outcome, message: str, duration_s: float) -> None:
-        self.waiting.remove(case)
-        text = message.encode("utf-8", "backslashreplace").decode()[:_MESSAGE_CHARS]
-        self.results.append(CaseResult(case.name, case.tier, outcome, text, duration_s))
-
-    def settle(self, outcome: Outcome, message: str) -> None:
-        """Give every case that still waits the same outcome."""
-        for case in list(self.waiting):
-            self.add(case, outcome, message, 0.0)
-
-    async def one_sandbox(self) -> None:
-        """Run waiting cases in one sandbox, until it is spent or none is left."""
-        async with await self.sandbox.open(_argv(), files=_files(), limits=self.limits) as session:
-            await _expect_hello(session)
-            reply, seconds = await self.ask(session, self.program)
-            if reply is None:
-                usage = await session.close()
-                self.settle(*self.why_gone(usage, seconds))
-            elif reply[:1] == b"S":
-                self.settle(Outcome.SYNTAX_ERROR, _text_of(reply[2:]))
-            else:
-                await self.cases(session)
-            self.usages.append(await session.close())
-
-    async def cases(self, session: Session) -> None:
-        for case in list(self.waiting):
-            reply, seconds = await self.ask(session, values.encode((case.args, case.kwargs)))
-            if reply is None:
-                self.add(case, *self.why_gone(await session.close(), seconds), seconds)
-                return
-            self.add(case, *_judge(case, reply), seconds)
-            as_new = reply[1:2] == b"1"
-            if not as_new or self.spent() is not None:
-                return
-
-    async def ask(self, session: Session, frame: bytes) -> tuple[bytes | None, float]:
-        """Send a frame and wait for the reply; also the seconds that took."""
-        began = time.monotonic()
-        await session.send(frame)
-        left = max(0.0, self.limits.wall_time_s - (time.monotonic() - began))
-        reply = await session.receive(timeout_s=left, max_bytes=self.value_bytes + _FRAME_SLACK)
-        return reply, time.monotonic() - began
-
-    def why_gone(self, usage: Usage, seconds: float) -> tuple[Outcome, str]:
-        """Why the worker gave no reply, told from what the host counted."""
-        if usage.breach is not None:
-            return Outcome(usage.breach), f"{usage.breach} broken ({usage.limits_enforced_by})"
-        if seconds >= self.limits.wall_time_s:
-            return Outcome.TIME_LIMIT, f"no answer within {self.limits.wall_time_s:g} s"
-        return Outcome.TAMPERED, "the program ended or silenced the process that runs its cases"
+async def are_right(
+    sandbox: SandboxProvider, check: Call, answers: list[Answer], request: SandboxRequest
+) -> list[bool]:
+    """Whether each answer is right for its case. Raises as `run_call` does."""
+    if check.checker is not None:
+        return await _checked(sandbox, check, check.checker, answers, request)
+    return [
+        answer.outcome is None and matches(answer.value, case.expected, rule_of(check, case))
+        for case, answer in zip(check.cases, answers, strict=True)
+    ]
 
 
-async def _expect_hello(session: Session) -> None:
-    """Wait for the worker to start. No code of the candidate's has run yet, so a failure is the host's."""
-    if await session.receive(timeout_s=STARTUP_S, max_bytes=64) == b"H1":
-        return
-    usage = await session.close()
-    evidence = usage.stderr.decode(errors="replace").strip()[-500:]
-    evidence = (
-        evidence or f"exit {usage.exit_code}, signal {usage.signal}, breach {usage.breach} after {usage.wall_s:.1f} s"
-    )
-    raise ProvisionFailed("the worker did not start in its sandbox", evidence=evidence)
+def _result(check: Call, case: Case, answer: Answer, right: bool) -> CaseResult:
+    rule = rule_of(check, case)
+    expected = None if check.checker is not None else type(normal(case.expected, rule)).__name__
+    if answer.outcome is not None:
+        kind = expected if answer.outcome is Outcome.FAILED_TESTS else None
+        location = answer.location
+        return CaseResult.of(
+            case, answer.outcome, answer.message, answer.duration_s, expected_type=kind, location=location
+        )
+    if right:
+        return CaseResult.of(case, Outcome.PASSED, duration_s=answer.duration_s)
+    value = normal(answer.value, rule)
+    kind = type(value).__name__
+    message = "wrong value" if expected in (None, kind) else f"wrong type: returned {kind}"
+    got = _shown(value)
+    return CaseResult.of(case, Outcome.FAILED_TESTS, message, answer.duration_s, got=got, expected_type=expected)
 
 
-def _judge(case: Case, reply: bytes) -> tuple[Outcome, str]:
-    """Outcome and message of one case. The reply comes from an untrusted process and may hold anything."""
-    tag, body = reply[:1], reply[2:]
+def _shown(value: object) -> str:
     try:
-        if tag == b"V":
-            value = values.decode(body)
-            if type(value) is not type(case.expected):
-                return Outcome.FAILED_TESTS, f"wrong type: returned {type(value).__name__}"
-            if not values.equal(value, case.expected):
-                return Outcome.FAILED_TESTS, "wrong value"
-            return Outcome.PASSED, ""
-        if tag == b"X":
-            return _judge_death(*_pair(body))
-        text = _text_of(body)
-    except (values.ValueCodecError, TypeError) as error:
-        return Outcome.TAMPERED, f"a forged reply: {error}"
-    match tag:
-        case b"E":
-            return Outcome.RUNTIME_ERROR, text
-        case b"U":
-            return Outcome.FAILED_TESTS, f"wrong type: {text}"
-        case b"L":
-            return Outcome.OUTPUT_LIMIT, "the returned value is too large"
-        case b"M":
-            return Outcome.MEMORY_LIMIT, text
-        case b"D":
-            return Outcome.DISK_LIMIT, text
-        case b"P":
-            return Outcome.PROCESS_LIMIT, text
-    return Outcome.TAMPERED, "a forged reply: unknown kind"
+        return repr(value)[:MESSAGE_CHARS]
+    except ValueError:  # `repr` writes no integer of more than 4300 digits
+        return f"a {type(value).__name__} with a huge integer"
 
 
-def _judge_death(by_signal: object, number: object) -> tuple[Outcome, str]:
-    """A case whose process ended without an answer."""
-    if by_signal is True and number == signal.SIGXCPU:
-        return Outcome.TIME_LIMIT, "cpu time used up"
-    if by_signal is True and number == signal.SIGXFSZ:
-        return Outcome.DISK_LIMIT, "a file grew past the limit"
-    how = f"by signal {number}" if by_signal is True else f"with exit code {number}"
-    return Outcome.RUNTIME_ERROR, f"the process ended {how} and gave no answer"
+async def _checked(
+    sandbox: SandboxProvider, check: Call, source: str, answers: list[Answer], request: SandboxRequest
+) -> list[bool]:
+    """Whether the checker takes each answer for right.
+
+    Where it gives no verdict, it is asked about the `expected` of that case, or of the first one that names any: if
+    that is right, the checker works, and the value it could not take is wrong. So no policy can return a value that
+    makes its verdict a grader's error.
+    """
+    checker = Function(source, "check")
+    with_expected = checker_takes_expected(source)
+
+    async def ask(values_of: dict[int, object]) -> dict[int, Answer]:
+        questions = []
+        for number, value in values_of.items():
+            case = check.cases[number]
+            questions.append(Arguments((case.args, case.kwargs, value, *([case.expected] if with_expected else []))))
+        said = (await call_function(sandbox, checker, questions, request))[0] if questions else []
+        return dict(zip(values_of, said, strict=True))
+
+    given = {number: answer.value for number, answer in enumerate(answers) if answer.outcome is None}
+    said = await ask({number: value for number, value in given.items() if _can_be_asked(value)})
+    unclear = [number for number, verdict in said.items() if not _is_verdict(verdict)]
+    named = [number for number, case in enumerate(check.cases) if case.expected is not None]
+    control_of = {number: number if number in named else named[0] for number in unclear if named}
+    controls = await ask({number: check.cases[number].expected for number in control_of.values()})
+    for number in unclear:
+        if number not in control_of or controls[control_of[number]].value is not True:
+            verdict = said[number]
+            why = verdict.message or f"it returned a value of type {type(verdict.value).__name__}, not a bool"
+            raise CheckerFailed(f"the checker gave no verdict on case {check.cases[number].name!r}: {why}")
+    return [number in said and said[number].value is True for number in range(len(answers))]
 
 
-def _pair(body: bytes) -> tuple[object, object]:
-    pair = values.decode(body)
-    if not isinstance(pair, tuple) or len(pair) != 2:
-        raise TypeError("not a pair")
-    return pair[0], pair[1]
+def _can_be_asked(value: object) -> bool:
+    """Whether a value still fits where it is one of a question's arguments: nested almost too deep, it does not."""
+    try:
+        values.encode(((value,),))
+    except values.ValueCodecError:
+        return False
+    return True
 
 
-def _text_of(body: bytes) -> str:
-    """`Type: message` of an exception as the worker reported it."""
-    name, message = _pair(body)
-    if not isinstance(name, str) or not isinstance(message, str):
-        raise TypeError("not a pair of texts")
-    return f"{name}: {message}" if message else name
-
-
-def _together(usages: list[Usage], limits: Limits) -> Usage:
-    """One record for all the sandboxes a program used: sums and peaks, the first breach, the last end."""
-    return replace(
-        usages[-1],
-        breach=next((usage.breach for usage in usages if usage.breach is not None), None),
-        wall_s=sum(usage.wall_s for usage in usages),
-        cpu_s=sum(usage.cpu_s for usage in usages),
-        peak_memory_bytes=max(usage.peak_memory_bytes for usage in usages),
-        stdout=b"".join(usage.stdout for usage in usages)[: limits.output_kib * 1024],
-        stderr=b"".join(usage.stderr for usage in usages)[: limits.output_kib * 1024],
-    )
-
-
-def _argv() -> list[str]:
-    # Not -I or -E: they ignore PYTHONHASHSEED, and then the order of a set differs from sandbox to sandbox.
-    return [os.path.realpath(sys.executable), "-P", "-s", "-S", "-X", "frozen_modules=on", "/job/worker.pyc"]
-
-
-@functools.cache
-def _files() -> dict[str, bytes]:
-    """The worker, compiled once here instead of in each sandbox."""
-    return dict(_compiled(Path(__file__).with_name(name)) for name in ("worker.py", "values.py"))
-
-
-def _compiled(source: Path) -> tuple[str, bytes]:
-    code = compile(source.read_text(), source.name, "exec", dont_inherit=True)
-    return source.with_suffix(".pyc").name, importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)
+def _is_verdict(answer: Answer) -> bool:
+    return answer.outcome is None and type(answer.value) is bool

@@ -7,7 +7,11 @@ SELECT
     t['tier'] AS tier,
     t['outcome'] AS outcome,
     t['message'] AS message,
-    t['duration_s'] AS duration_s
+    t['duration_s'] AS duration_s,
+    t['milestone'] AS milestone,
+    t['got'] AS got,
+    t['expected_type'] AS expected_type,
+    t['location'] AS location
 FROM (
     SELECT
         trajectory_id, run_id, cycle, purpose, task_id, policy_version, attempt, final,

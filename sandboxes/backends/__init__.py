@@ -1,0 +1,1 @@
+"""The places where sandboxes can be."""

@@ -1,0 +1,1 @@
+"""What the host's kernel offers to bound, watch and own processes."""

@@ -1,0 +1,1 @@
+"""What sandboxes are made from: declared, built, kept, verified."""

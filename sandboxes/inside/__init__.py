@@ -1,0 +1,1 @@
+"""Programs that run inside sandboxes: stand-alone files, standard library only."""

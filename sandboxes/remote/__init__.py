@@ -1,0 +1,1 @@
+"""Sandboxes on other machines' worker processes."""

@@ -1,0 +1,1 @@
+"""Which request goes to which host, and when."""
