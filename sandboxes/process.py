@@ -267,8 +267,8 @@ class GuestProcess:
         killed = self._status is not None and self._status & 0x7F == signal.SIGKILL
         if killed and now.oom_kills_anywhere > start.oom_kills_anywhere:
             raise HostOutOfMemory(
-                "a process of the sandbox was killed, and not by us, while the host killed for memory",
-                evidence=f"{now.oom_kills_anywhere - start.oom_kills_anywhere} killed on the host, own limit never hit",
+                "a process was killed, and not by us, while the host killed for memory in the group we share with it",
+                evidence=f"{now.oom_kills_anywhere - start.oom_kills_anywhere} killed there, own limit never hit",
             )
 
     def _late_breach(self, now: Counters) -> None:

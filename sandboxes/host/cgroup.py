@@ -37,7 +37,7 @@ class Counters:
     processes_refused_above: int = 0
     """Times a process was refused although the sandbox's own limit was not reached: a limit above it was."""
     oom_kills_anywhere: int = 0
-    """Processes killed for memory on the whole host, where the sandbox's own cannot be told apart; else 0."""
+    """Processes killed for memory in the group of whoever started the sandbox, where it has none of its own; else 0."""
     disk_limit_hits: int = 0
     """Times the writable folders held too much, where they are not bounded by a file system of their own."""
 

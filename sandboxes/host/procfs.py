@@ -4,6 +4,7 @@ Sampled, so a short peak can slip through; rlimits inside the sandbox bound each
 """
 
 import contextlib
+import functools
 import os
 from pathlib import Path
 
@@ -59,10 +60,39 @@ class ProcessTree:
 
 
 def _oom_kills() -> int:
-    for line in Path("/proc/vmstat").read_text().splitlines():
+    """Processes killed for memory in our own control group, whose programs these are; on the whole host if unseen."""
+    file = own_events()
+    for line in file.read_text().splitlines():
         if line.startswith("oom_kill "):
             return int(line.split()[1])
     return 0
+
+
+@functools.cache
+def own_events() -> Path:
+    """The file that counts kills for memory in the group this process is in: it may be read where none can be made."""
+    own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields = line.split()
+        kind, _, options = fields[fields.index("-") + 1 :][:3]
+        for _, controllers, group in own:
+            if kind == "cgroup" and controllers == "memory" and "memory" in options.split(","):
+                name = "memory.oom_control"
+            elif kind == "cgroup2" and not controllers:
+                name = "memory.events.local"
+            else:
+                continue
+            file = Path(fields[4], os.path.relpath(group, fields[3]), name)
+            if ".." not in file.parts and "oom_kill " in _text(file):
+                return file
+    return Path("/proc/vmstat")
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
 
 
 def _resident_bytes(pid: int, status: dict[str, str]) -> int:
