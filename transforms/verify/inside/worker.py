@@ -41,6 +41,7 @@ TABLES = []  # of System V objects, which outlive their makers
 FOLDERS = []  # the writable ones, opened
 AT_START = []  # their settings
 F_GETPIPE_SZ, FS_IOC_GETFLAGS = 1032, 0x80086601
+SHORT = 4096  # bytes of a frame for which room is made in advance
 DISK_ERRORS = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
 
 
@@ -173,7 +174,7 @@ def child(write_fd, solution, call, max_bytes):
 def collect(read_fd, pid, max_bytes):
     """Wait for the child's frame or its death; None when it left no frame. Nothing else can end the wait here:
     the driver keeps the clock, and its end of the channel going away ends this process."""
-    data, size = bytearray(max_bytes + 5), 0
+    data, size, length = bytearray(SHORT), 0, None
     WATCH.register(read_fd, select.POLLIN)
     ended = False
     while True:
@@ -185,13 +186,17 @@ def collect(read_fd, pid, max_bytes):
             size += got
             if not got:
                 WATCH.unregister(read_fd)
-            if size >= 4:
+            if length is None and size >= 4:
                 length = int.from_bytes(data[:4], "big")
                 if length > max_bytes:
                     wipe(data)
                     return memoryview(b"L" + values.encode(("", "more than the limit when encoded", "")))
-                if size >= 4 + length:
-                    return memoryview(data)[4 : 4 + length]
+                if 4 + length > SHORT:  # only then is a large one made: each of its pages would cost a fault a case
+                    short, data = data, bytearray(4 + length)
+                    data[:size] = short[:size]
+                    wipe(short)
+            if length is not None and size >= 4 + length:
+                return memoryview(data)[4 : 4 + length]
         elif ended:
             return None
         elif WAKE[0] in ready:  # it may have left its frame since the poll: look once more
