@@ -7,13 +7,14 @@ import sys
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.explain import FAILED, USAGE, UsageError, explained
+from pipelines.explain import FAILED, UsageError, explained
 from pipelines.grade_cli import grade
 from pipelines.sandbox_cli import sandbox_app
+from pipelines.tasks_cli import tasks_app
 
 if TYPE_CHECKING:
     from pipelines.spec import RunSpec
@@ -28,7 +29,6 @@ app = typer.Typer(
     help="Turn task datasets into better policies: roll out, run in sandboxes, grade, validate, train, again.",
     epilog="Start with [bold]headrace doctor[/bold], then [bold]headrace run quickstart[/bold].",
 )
-tasks_app = typer.Typer(no_args_is_help=True, help="Import, read and check task files.")
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(sandbox_app, name="sandbox")
 app.command()(grade)
@@ -220,7 +220,8 @@ def tables(name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A 
     """
     import difflib
 
-    from pipelines.show import aligned, schema_rows
+    from pipelines.show import aligned
+    from transforms.lake.document import schema_rows
     from transforms.lake.schemas import TABLES
     from transforms.lake.sql import views
 
@@ -265,102 +266,3 @@ def doctor(
         typer.echo("\nthe quickstart can run here" if ready(findings) else "\nthe quickstart cannot run here: see `!!`")
     if not ready(findings):
         raise typer.Exit(FAILED)
-
-
-@tasks_app.command("import")
-@explained
-def import_tasks(
-    source: Annotated[
-        str, typer.Argument(metavar="NAME", help="A task set that comes with Headrace: humaneval, quickstart.")
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE.jsonl", help="File to write; an existing one is kept.")],
-) -> None:
-    """Write a task set as a JSONL file in our format, to read, edit and train on.
-
-    [dim]Example:[/dim]
-
-        headrace tasks import humaneval --out humaneval.jsonl
-    """
-    from transforms.sources.builtin import load_tasks
-    from transforms.sources.jsonl import write_tasks
-
-    loaded = load_tasks(f"builtin:{source.removeprefix('builtin:')}", Path())
-    if out.exists():
-        raise UsageError(f"{out} exists\n\nhint: choose another name, or remove it first")
-    if not out.parent.is_dir():
-        raise UsageError(f"{out.parent} is no folder")
-    try:
-        write_tasks(out, loaded)
-    except OSError as error:
-        raise UsageError(f"{out} cannot be written: {error.strerror}") from None
-    unsupported = sum(task.unsupported is not None for task in loaded)
-    typer.echo(f"wrote {len(loaded)} tasks to {out}; {unsupported} of them cannot be graded and say why", err=True)
-
-
-@tasks_app.command("show")
-@explained
-def show_task(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A JSONL file, or builtin:NAME.")],
-    task_id: Annotated[str, typer.Argument(metavar="ID", help="The task's id.")],
-) -> None:
-    """Print one task for its author: prompt, cases of both tiers, gold.
-
-    [dim]Example:[/dim]
-
-        headrace tasks show builtin:humaneval HumanEval/0
-    """
-    import difflib
-
-    from pipelines.show import task_text
-    from transforms.sources.builtin import load_tasks
-
-    loaded = {task.task_id: task for task in load_tasks(file, Path())}
-    if task_id not in loaded:
-        close = difflib.get_close_matches(task_id, loaded, n=1)
-        hint = f"\n\nhint: did you mean `{close[0]}`?" if close else ""
-        raise UsageError(f"{file} holds no task `{task_id}` among its {len(loaded)}{hint}")
-    typer.echo(task_text(loaded[task_id]), nl=False)
-
-
-@tasks_app.command("check")
-@explained
-def check_tasks(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A JSONL file, or builtin:NAME.")],
-    parallel: Annotated[int, typer.Option("--parallel", min=1, max=256, help="Sandboxes open at once.")] = 2,
-    backend: Annotated[
-        Literal["bubblewrap", "docker", "gvisor", "subprocess"],
-        typer.Option("--backend", help="Where the solutions run: see docs/sandboxes.md."),
-    ] = "bubblewrap",
-    image: Annotated[
-        str, typer.Option("--image", help="What they find there: `host`, or a built image's name.")
-    ] = "host",
-) -> None:
-    """Run every gold solution against its own task in the sandbox, and report those that fail.
-
-    Exit status 0 if all pass, 2 if any fails: a task whose own solution fails cannot be used in a run.
-
-    [dim]Example:[/dim]
-
-        headrace tasks check my-tasks.jsonl
-    """
-    import asyncio
-
-    from pipelines.admission import gold_failures
-    from sandboxes.backends.choose import backend_of
-    from sandboxes.limits import SandboxSpec
-    from transforms.sources.builtin import load_tasks
-
-    loaded = load_tasks(file, Path())
-    tried = [task for task in loaded if task.gold is not None and task.unsupported is None]
-    spec = SandboxSpec.model_validate({"parallel": parallel, "backend": backend, "image": image})
-    failures = asyncio.run(gold_failures(tried, backend_of(spec), spec))
-    for task_id, why in failures.items():
-        typer.echo(f"{task_id}: {why}")
-    typer.echo(
-        f"{len(tried) - len(failures)} of {len(tried)} gold solutions pass; not tried: "
-        f"{sum(task.unsupported is not None for task in loaded)} that cannot be graded, "
-        f"{sum(task.gold is None and task.unsupported is None for task in loaded)} without a gold",
-        err=True,
-    )
-    if failures:
-        raise typer.Exit(USAGE)

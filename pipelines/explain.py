@@ -22,6 +22,7 @@ EXIT_CODES = {
     "pipelines.spec_file.SpecError": USAGE,
     "pipelines.run_record.RunError": USAGE,
     "pipelines.admission.TaskInvalid": USAGE,
+    "pipelines.admission.GoldNotTried": FAILED,
     "pipelines.explain.UsageError": USAGE,
     "pipelines.grade_input.ProgramsError": USAGE,
     "pipelines.grade_output.ResultsError": USAGE,
@@ -53,6 +54,7 @@ HINTS = {
     "transforms.rollout.policy.EngineError": "the engine's own log is in `logs` under the home folder; "
     "running the same spec again goes on from the last commit",
     "training.trainer.TrainingDiverged": "try a smaller training.lr, which makes a new run",
+    "pipelines.admission.GoldNotTried": "`headrace doctor` tries the sandbox on this machine",
     "sandboxes.protocol.ImageMissing": "",
     "transforms.verify.compile.ToolchainMissing": "",
     "sandboxes.protocol.SandboxError": "`headrace doctor` tries the sandbox on this machine",

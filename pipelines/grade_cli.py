@@ -4,135 +4,161 @@ import asyncio
 import os
 import random
 import signal
+import stat
 import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipelines.explain import FAILED, INTERRUPTED, UsageError, explained
+from pipelines.sandbox_options import Image, Sandbox, Workers, sandbox_spec
 
 if TYPE_CHECKING:
     from pipelines.grade_input import Submission
     from pipelines.grade_output import Results
     from pipelines.grade_programs import Grading
     from pipelines.grade_progress import Progress, Tally
-    from transforms.grade.rubric import RubricSpec
-
-_BACKENDS = {"bwrap": "bubblewrap", "docker": "docker", "gvisor": "gvisor", "subprocess": "subprocess"}
 
 
 @explained
 def grade(
-    tasks: Annotated[
-        str, typer.Option("--tasks", metavar="T.jsonl", help="The tasks: a JSONL file, or builtin:humaneval.")
-    ],
+    tasks: Annotated[str, typer.Option("--tasks", metavar="T.jsonl", help="The tasks: JSONL, or builtin:NAME.")],
     programs: Annotated[
         Path, typer.Option("--programs", metavar="P.jsonl", help="The programs: JSONL, plain or gzipped.")
     ],
     out: Annotated[Path, typer.Option("--out", metavar="R.jsonl", help="Where the rows go: one a program.")],
-    sandbox: Annotated[
-        Literal["bwrap", "docker", "gvisor", "subprocess"],
-        typer.Option("--sandbox", help="Where programs run: see docs/sandboxes.md."),
-    ] = "bwrap",
-    image: Annotated[
-        str | None, typer.Option("--image", help="What they find there; by default `host`, or `base` in containers.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, max=256, help="Programs at once; by default one a core.")
-    ] = None,
+    sandbox: Sandbox = "bwrap",
+    image: Image = None,
+    workers: Workers = None,
     attempts: Annotated[
-        int, typer.Option("--attempts", min=1, max=10, help="Tries at a program while our machine fails.")
+        int, typer.Option("--attempts", metavar="N", min=1, max=10, help="Tries at a program while our machine fails.")
     ] = 3,
     time_limit: Annotated[
         float, typer.Option("--time-limit", metavar="S", min=0.01, max=3600, help="Seconds a case may take.")
     ] = 5.0,
-    memory_mib: Annotated[int, typer.Option("--memory-mib", min=32, max=1 << 20, help="MiB a program may use.")] = 256,
+    memory_mib: Annotated[
+        int, typer.Option("--memory-mib", metavar="MIB", min=32, max=1 << 20, help="MiB a program may use.")
+    ] = 256,
     rubric: Annotated[
-        Path | None, typer.Option("--rubric", metavar="FILE.yaml", help="Weights of the reward; else all_passed: 1.")
+        Path | None, typer.Option("--rubric", metavar="W.yaml", help="Weights of the reward; else all_passed: 1.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the waits between tries. No verdict depends on it.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="Of the waits between tries. No verdict depends on it.")
+    ] = 0,
+    retry: Annotated[bool, typer.Option("--retry", help="Grade again what we failed to judge.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Start over: forget the rows that --out holds.")] = False,
 ) -> None:
     """Grade any set of programs without a policy.
 
-    A row of P holds [bold]task_id[/bold] and [bold]program[/bold] (source) or
-    [bold]completion[/bold] (what a model wrote, with the program in it), and
-    perhaps an [bold]id[/bold] of yours. HumanEval's sample files are taken as
-    they are.
+    A row of P holds a [bold]task_id[/bold] and a [bold]program[/bold] (source) or a
+    [bold]completion[/bold] (what a model wrote, with the program in
+    it), and perhaps an [bold]id[/bold]: your own name for the row,
+    which its result keeps. HumanEval's sample files are
+    taken as they are.
 
-    R gets one row a program, in the order of P: outcome, reward, tests, time,
-    memory. The same command goes on where it was stopped, after the last row
-    of R. Progress goes to stderr, the summary to stdout.
+    R gets one row a program, in the order of P: outcome,
+    reward, tests, time, memory. The same command goes on
+    where it was stopped, after the last row of R; with
+    --retry it also grades again what we failed to judge.
+    Progress goes to stderr, the summary to stdout.
 
-    Exit status: 0 every program was judged, 1 some could not be, through no
-    fault of theirs, 2 a mistake in the files or options, 130 interrupted.
+    Exit status: 0 every program was judged, 1 some could
+    not be, through no fault of theirs, 2 a mistake in the
+    files or options, 130 interrupted.
 
     [dim]Examples:[/dim]
 
-        headrace grade --tasks builtin:humaneval --programs s.jsonl.gz --out r.jsonl
+        headrace grade --tasks builtin:humaneval \\
+            --programs s.jsonl.gz --out r.jsonl
 
-        headrace grade --tasks t.jsonl --programs p.jsonl --out r.jsonl --sandbox docker
+        headrace grade --tasks t.jsonl --out r.jsonl \\
+            --programs p.jsonl --sandbox docker
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    from pipelines.grade_progress import Tally
+
+    for number in _stopping():
+        signal.signal(number, signal.default_int_handler)
     random.seed(seed)
+    if retry and force:
+        raise UsageError("--retry keeps the rows that --force forgets\n\nhint: give one of them")
     _not_an_input(out, programs, Path(tasks))
     limits = {"wall_time_s": time_limit, "cpu_time_s": time_limit, "memory_mib": memory_mib}
-    grading = _grading(tasks, image, _BACKENDS[sandbox], workers, attempts, limits, rubric)
-    tally = _fill(out, programs, grading, force=force)
-    if tally.alarms:
-        typer.echo(f"ALARM: {tally.alarms:,} rewards on tasks that no honest program can pass", err=True)
+    grading = _grading(tasks, image, sandbox, workers, attempts, limits, rubric)
+    tally = Tally(impossible=frozenset(task.task_id for task in grading.tasks.values() if task.impossible))
+    progress = _fill(out, programs, grading, tally, retry=retry, force=force)
+    _say(tally, len(grading.tasks), progress, out)
     if tally.unjudged:
-        typer.echo(f"{tally.unjudged:,} programs could not be judged: their rows say why in `failure`", err=True)
         raise typer.Exit(FAILED)
 
 
-def _fill(out: Path, programs: Path, grading: "Grading", *, force: bool) -> "Tally":
-    """Grade what has no row yet and print the summary."""
+def _say(tally: "Tally", tasks: int, progress: "Progress | None", out: Path) -> None:
+    """Print what the rows came to, and what is wrong with them."""
     from rich.console import Console
 
-    from pipelines.grade_input import read_programs
-    from pipelines.grade_output import Results
-    from pipelines.grade_programs import check_all
-    from pipelines.grade_progress import Tally, summary
+    from pipelines.grade_progress import alarm_of, summary, unjudged_of
 
-    progress = None
-    tally = Tally(impossible=frozenset(task.task_id for task in grading.tasks.values() if task.impossible))
-    with Results(out) as results:
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    console.print(summary(tally, tasks, progress))
+    if tally.alarms:
+        typer.echo(alarm_of(tally, out), err=True)
+    if tally.unjudged:
+        typer.echo(unjudged_of(tally), err=True)
+
+
+def _fill(
+    out: Path, programs: Path, grading: "Grading", tally: "Tally", *, retry: bool, force: bool
+) -> "Progress | None":
+    """Grade what has no row yet, with `retry` also what has one without a verdict. None where nothing was to do."""
+    from pipelines.grade_input import read_programs
+    from pipelines.grade_programs import check_all
+    from pipelines.grade_retry import complete, kept_or_again, open_results, open_retry
+
+    with open_results(out) as results:
         there: Iterator[dict[str, Any]] = iter(()) if force else results.rows()
-        total = check_all(read_programs(programs, grading.tasks), there, grading, results, tally)
+        extent = check_all(read_programs(programs, grading.tasks), there, grading, results, tally, retry=retry)
+        total, again = extent.programs, extent.rows - tally.rows
         if not total:
             hint = "one JSON object a line, with `task_id` and `program` or `completion`"
             raise UsageError(f"{programs} holds no program\n\nhint: {hint}")
         if tally.rows == total:
-            typer.echo(f"{out} holds a row for each of the {total:,} programs: nothing to do", err=True)
-        else:
-            if force:
-                results.cut(0)
-            elif tally.rows:
-                typer.echo(f"{out} holds {tally.rows:,} of {total:,} rows: going on after them", err=True)
-            submissions = islice(read_programs(programs, grading.tasks), tally.rows, None)
-            try:
-                progress = asyncio.run(_grade(submissions, grading, results, tally, total))
-            except KeyboardInterrupt:
-                said = f"interrupted: {out} holds {tally.rows:,} of {total:,} rows; the same command goes on after them"
-                typer.echo(said, err=True)
-                raise typer.Exit(INTERRUPTED) from None
-    console = Console() if sys.stdout.isatty() else Console(width=120)
-    console.print(summary(tally, len(grading.tasks), progress))
-    return tally
+            but = f", but --retry, for {tally.unjudged:,} without a verdict" if tally.unjudged else ""
+            typer.echo(f"{out} holds a row for each of the {total:,} programs: nothing to do{but}", err=True)
+            return None
+        submissions = read_programs(programs, grading.tasks)
+        try:
+            if again:
+                typer.echo(f"{out} holds {again:,} rows without a verdict: grading those programs again", err=True)
+                with open_retry(results) as retried:
+                    work = kept_or_again(submissions, results.rows())
+                    try:
+                        return asyncio.run(_grade(work, grading, retried, tally, total, force=False))
+                    finally:
+                        complete(retried, results)
+            if extent.rows:
+                typer.echo(f"{out} holds {extent.rows:,} of {total:,} rows: going on after them", err=True)
+            rest = islice(submissions, extent.rows, None)
+            return asyncio.run(_grade(rest, grading, results, tally, total, force=force))
+        except KeyboardInterrupt:
+            said = f"interrupted: {out} holds {tally.rows:,} of {total:,} rows; the same command goes on after them"
+            if again:
+                left = f"{total - tally.rows:,} of {total:,} programs are still to be graded"
+                said = f"interrupted: {left}; the same command goes on with those without a verdict"
+            typer.echo(said, err=True)
+            raise typer.Exit(INTERRUPTED) from None
 
 
 async def _grade(
-    submissions: "Iterator[Submission]", grading: "Grading", results: "Results", tally: "Tally", total: int
-) -> "Progress":
+    work: "Iterator[Submission | dict[str, Any]]", grading: "Grading", results: "Results", tally: "Tally", total: int,
+    *, force: bool,
+) -> "Progress":  # fmt: skip
     """Grade until done, or until a signal, which ends in KeyboardInterrupt once every sandbox is closed."""
     from pipelines.grade_programs import grade_all
     from pipelines.grade_progress import Progress
 
-    task = asyncio.create_task(grade_all(submissions, grading, results, tally))
+    task = asyncio.create_task(grade_all(work, grading, results, tally, force=force))
     loop = asyncio.get_running_loop()
     came: list[int] = []
 
@@ -140,8 +166,12 @@ async def _grade(
         if not came:  # a second one would cut the closing short
             task.cancel()
         came.append(number)
+        for output in (sys.stdout.fileno(), sys.stderr.fileno()):
+            if stat.S_ISCHR(os.fstat(output).st_mode) and not os.isatty(output):
+                # A terminal that has gone: what is written to it would be one more error.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), output)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, *_stopping()):
         loop.add_signal_handler(number, stop, number)
     progress = Progress(tally, total)
     async with progress.shown():
@@ -152,54 +182,39 @@ async def _grade(
     return progress
 
 
+def _stopping() -> list[signal.Signals]:
+    """What ends a grading as Ctrl-C does: not a hang-up that is ignored, as it is under `nohup`."""
+    wanted = (signal.SIGTERM, signal.SIGHUP)
+    return [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
+
+
 def _grading(
-    tasks: str, image: str | None, backend: str, workers: int | None, attempts: int, limits: dict[str, float],
+    tasks: str, image: str | None, sandbox: str, workers: int | None, attempts: int, limits: dict[str, float],
     rubric: Path | None,
 ) -> "Grading":  # fmt: skip
-    """What the options ask for. Raises UsageError, TaskFileError, ImageMissing."""
-    from pydantic import ValidationError
-
+    """What the options ask for. Raises UsageError, SpecError, TaskFileError, ImageMissing."""
     from pipelines.grade_programs import Grading
+    from pipelines.spec_file import load_rubric
     from sandboxes.backends.choose import backend_of
-    from sandboxes.images.catalog import find_image
-    from sandboxes.limits import SandboxSpec
     from sandboxes.pool import Pool
+    from transforms.grade.rubric import RubricSpec
     from transforms.sources.builtin import load_tasks
 
-    parallel = workers or len(os.sched_getaffinity(0))
-    settings = {"backend": backend, "parallel": parallel, "attempts": attempts, "limits": limits}
-    try:
-        spec = SandboxSpec.model_validate(settings | ({} if image is None else {"image": image}))
-    except ValidationError as error:
-        raise UsageError(f"--sandbox: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
-    if spec.image != "host" and ":" not in spec.image:
-        find_image(spec.image)  # else each program would be tried in vain
+    spec = sandbox_spec(sandbox, image, workers, attempts=attempts, limits=limits)
     made = backend_of(spec)
-    provider = Pool(made, most=parallel) if backend in ("docker", "gvisor") else made
-    return Grading({task.task_id: task for task in load_tasks(tasks, Path())}, provider, spec, _rubric(rubric))
-
-
-def _rubric(path: Path | None) -> "RubricSpec":
-    """The rubric of a YAML file, the same as a run's `rubric` section. Raises UsageError."""
-    import yaml
-    from pydantic import ValidationError
-
-    from transforms.grade.rubric import RubricSpec
-
-    if path is None:
-        return RubricSpec()
-    try:
-        return RubricSpec.model_validate(yaml.safe_load(path.read_bytes()))
-    except OSError as error:
-        raise UsageError(f"--rubric: {path}: {error.strerror}") from None
-    except (yaml.YAMLError, ValidationError) as error:
-        hint = "weights that sum to 1, such as `all_passed: 0.8` and `test_share: 0.2`"
-        said = (
-            "; ".join(f"`{'.'.join(map(str, each['loc']))}`: {each['msg']}" for each in error.errors())
-            if isinstance(error, ValidationError)
-            else " ".join(str(error).split())
-        )
-        raise UsageError(f"--rubric: {path}: {said}\n\nhint: {hint}") from None
+    provider = Pool(made, most=spec.parallel) if spec.backend in ("docker", "gvisor") else made
+    found = {task.task_id: task for task in load_tasks(tasks, Path())}
+    weighed = RubricSpec() if rubric is None else load_rubric(rubric)
+    there = {case.milestone for task in found.values() for case in task.cases}
+    for name, weight in weighed.milestones.items():
+        if weight and name not in there:
+            known = ", ".join(sorted(milestone for milestone in there if milestone is not None)[:5])
+            hint = f"they have {known}" if known else "a case names its milestone in its field `milestone`"
+            said = (
+                f"warning: {rubric} weighs the milestone `{name}`, which no task of {tasks} has: `all_passed` gets its"
+            )
+            typer.echo(f"{said} weight, {weight:g}\n\nhint: {hint}", err=True)
+    return Grading(found, provider, spec, weighed)
 
 
 def _not_an_input(out: Path, *inputs: Path) -> None:

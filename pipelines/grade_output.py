@@ -4,6 +4,7 @@ What tells where it stopped is the rows themselves. They say which task, program
 of anything else are found before one more is added.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -13,10 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.grade_input import MAX_LINE_BYTES
+from transforms.grade.outcomes import OutcomeClass
 from transforms.sources.record import shown
 
 _BEGINNING = b'{"task_id": '
 """How every row begins: a torn last line that does not is somebody else's."""
+
+
+def unjudged(row: Mapping[str, Any]) -> bool:
+    """Whether a row has no reward through our fault, so that another try may give it one."""
+    return row["outcome_class"] in (OutcomeClass.INFRA, OutcomeClass.GRADER)
 
 
 class ResultsError(Exception):
@@ -47,7 +54,9 @@ class Results:
             if not stat.S_ISREG(os.fstat(self._file).st_mode):
                 raise ResultsError(f"{path} is no regular file", "--out names a file to write and to go on with")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            if not os.path.samestat(os.fstat(self._file), path.stat()):
+                raise BlockingIOError  # a retry that ends just now has put another file in its place
+        except (BlockingIOError, FileNotFoundError):
             os.close(self._file)
             problem = f"{path} is being written by another `headrace grade`"
             raise ResultsError(problem, "wait for it, stop it, or choose another --out") from None
@@ -92,9 +101,18 @@ class Results:
     def compare(self, number: int, row: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
         """Make sure that a row is of what it would be of if it were graded now. Raises ResultsError."""
         for name, value in expected.items():
-            if row.get(name) != value:
-                was = shown(row[name]) if name in row else "absent"
-                raise self.foreign(number, f"is of something else: its `{name}` is {was}, here it is {shown(value)}")
+            was = row.get(name)
+            if was == value:
+                continue
+            if isinstance(was, dict) and isinstance(value, dict):
+                key = next(key for key in (*value, *was) if was.get(key) != value.get(key))
+                raise self._differs(number, row, f"{name}.{key}", was.get(key), value.get(key))
+            raise self._differs(number, row, name, was, value)
+
+    def _differs(self, number: int, row: Mapping[str, Any], name: str, was: object, value: object) -> ResultsError:
+        since = "the task has changed since: " if name == "task_hash" else ""
+        said = f"its `{name}` is {'absent' if was is None else shown(was)}, here it is {shown(value)}"
+        return self.foreign(number, f"(task {shown(row.get('task_id'))}) is of something else: {since}{said}")
 
     def foreign(self, number: int, problem: str) -> ResultsError:
         """The error about a row that this grading cannot go on after."""
@@ -118,6 +136,20 @@ class Results:
         """Take away every row past this byte."""
         os.ftruncate(self._file, end)
         self.end = end
+
+    def replace(self, old: "Results") -> None:
+        """Take the place, the mode and the owner of another file, in one step. Raises ResultsFull."""
+        try:
+            status = os.fstat(old._file)
+            os.fchmod(self._file, stat.S_IMODE(status.st_mode))
+            with contextlib.suppress(PermissionError):  # not ours, but we may write it: then it becomes ours
+                os.fchown(self._file, status.st_uid, status.st_gid)
+            os.fsync(self._file)
+            self.path.replace(old.path.resolve())
+        except OSError as error:
+            hint = f"both are whole; mend that, and the same command completes {old.path}"
+            raise ResultsFull(f"{self.path} cannot take the place of {old.path}: {error.strerror}", hint) from error
+        self.path = old.path
 
 
 _GO_ON = "the rows before it are complete; make room, and the same command goes on after them"

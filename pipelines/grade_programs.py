@@ -7,16 +7,16 @@ does not grow with the number of programs.
 import asyncio
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pipelines.grade_input import Submission, sha256_of
-from pipelines.grade_output import Results
+from pipelines.grade_output import Results, unjudged
 from pipelines.grade_progress import Tally
 from sandboxes.backends.choose import request_of
 from sandboxes.limits import SandboxSpec
 from sandboxes.pool import Pool
-from sandboxes.protocol import SandboxProvider
+from sandboxes.protocol import Command, ProvisionFailed, SandboxProvider
 from transforms.episode import CaseResult
 from transforms.grade.judge import GRADER_VERSION, Ran, judge
 from transforms.grade.outcomes import Outcome, OutcomeClass
@@ -24,6 +24,7 @@ from transforms.grade.rubric import RubricSpec
 from transforms.grade.signals import signals
 from transforms.sources.task import Task
 from transforms.verify.attempts import Attempt, attempt_program
+from transforms.verify.compile import WARM
 
 _WAITING = 64
 """Finished rows that may wait for an earlier one, for each program in the works."""
@@ -32,8 +33,21 @@ _STREAK = 20
 """Rows in a row, of several tasks, that we failed to judge: then no later one can be expected to fare better."""
 
 
+_PROBE_S = 60.0
+"""Seconds, of wall clock and CPU, for one trivial command: a busy machine is slow, not broken."""
+
+
 class GradingBroken(Exception):
     """One program after another could not be judged, through no fault of theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much there is."""
+
+    programs: int
+    rows: int
+    """Rows that are in the file already."""
 
 
 class Grading:
@@ -64,6 +78,19 @@ class Grading:
             "program_sha256": sha256_of(submission.program()),
             **self._settings,
         }
+
+    async def probe(self) -> None:
+        """Run one trivial command in a sandbox such as programs get.
+
+        Raises ProvisionFailed or another SandboxError when this machine cannot, so that no row need say it.
+        """
+        command = Command(("true",), wall_time_s=_PROBE_S, cpu_time_s=_PROBE_S)
+        async with await self.sandbox.create(replace(self._request, warm=WARM)) as box:
+            result = await box.exec(command)
+        if result.exit_code != 0:
+            said = result.stderr.decode(errors="replace").strip()[-300:]
+            evidence = f"exit {result.exit_code}, signal {result.signal}, {result.breach}; {said}"
+            raise ProvisionFailed(f"a sandbox of image {self.spec.image} cannot run `true`", evidence=evidence)
 
     async def row(self, submission: Submission) -> dict[str, Any]:
         """Run and judge one program: its row, whatever happens."""
@@ -101,34 +128,42 @@ class Grading:
 
 
 def check_all(
-    submissions: Iterator[Submission], rows: Iterator[dict[str, Any]], grading: Grading, results: Results, tally: Tally
-) -> int:
-    """Read every submission once, before any is graded, and count those rows that are there already.
+    submissions: Iterator[Submission], rows: Iterator[dict[str, Any]], grading: Grading, results: Results, tally: Tally,
+    *, retry: bool,
+) -> Extent:  # fmt: skip
+    """Read every submission once, before any is graded, and count those rows that are there and stay.
 
-    Gives the number of submissions. Raises ProgramsError, or ResultsError for rows of something else.
+    With `retry` those without a verdict do not stay. Raises ProgramsError, or ResultsError for rows of something else.
     """
-    total, going = 0, True
+    total = there = 0
     for total, submission in enumerate(submissions, 1):
-        if going and (row := next(rows, None)) is not None:
+        if there == total - 1 and (row := next(rows, None)) is not None:
+            there = total
             results.compare(total, row, grading.identity(submission))
-            tally.add(row)
-        else:
-            going = False
-    if going and next(rows, None) is not None:
+            if not (retry and unjudged(row)):
+                tally.add(row)
+    if there == total and next(rows, None) is not None:
         raise results.foreign(total + 1, f"is one too many: there are only {total} programs")
-    return total
+    return Extent(total, there)
 
 
-async def grade_all(submissions: Iterator[Submission], grading: Grading, results: Results, tally: Tally) -> None:
-    """Grade what is given and append a row for each, in their order.
+async def grade_all(
+    work: Iterator[Submission | dict[str, Any]], grading: Grading, results: Results, tally: Tally, *, force: bool
+) -> None:
+    """Append a row for each of `work`, in their order: for a submission what it is graded, else the row itself.
 
-    The rows in the file are whole at all times. Cancelled, it closes every sandbox first. Raises ResultsFull,
+    Rows that are there stay, but with `force`. The rows in the file are whole at all times. Cancelled, it closes every
+    sandbox first. Raises SandboxError, before it changes the file, when this machine cannot run programs; ResultsFull,
     ProgramsError, GradingBroken.
     """
-    rows: asyncio.Queue[asyncio.Task[dict[str, Any]] | None] = asyncio.Queue(_WAITING * grading.spec.parallel)
+    rows: asyncio.Queue[asyncio.Task[dict[str, Any]] | dict[str, Any] | None]
+    rows = asyncio.Queue(_WAITING * grading.spec.parallel)
     try:
+        await grading.probe()
+        if force:
+            results.cut(0)
         async with asyncio.TaskGroup() as group:
-            group.create_task(_start(submissions, grading, rows, group))
+            group.create_task(_start(work, grading, rows, group))
             group.create_task(_write(rows, results, tally, tasks=len(grading.tasks)))
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None
@@ -138,27 +173,31 @@ async def grade_all(submissions: Iterator[Submission], grading: Grading, results
 
 
 async def _start(
-    submissions: Iterator[Submission], grading: Grading, rows: asyncio.Queue[asyncio.Task[dict[str, Any]] | None],
-    group: asyncio.TaskGroup,
+    work: Iterator[Submission | dict[str, Any]], grading: Grading,
+    rows: asyncio.Queue[asyncio.Task[dict[str, Any]] | dict[str, Any] | None], group: asyncio.TaskGroup,
 ) -> None:  # fmt: skip
     slots = asyncio.Semaphore(grading.spec.parallel)
-    while True:
+    for item in work:
+        if isinstance(item, dict):
+            await rows.put(item)
+            continue
         await slots.acquire()
-        submission = next(submissions, None)
-        if submission is None:
-            break
-        task = group.create_task(grading.row(submission))
+        task = group.create_task(grading.row(item))
         task.add_done_callback(lambda _: slots.release())
         await rows.put(task)
     await rows.put(None)
 
 
 async def _write(
-    rows: asyncio.Queue[asyncio.Task[dict[str, Any]] | None], results: Results, tally: Tally, *, tasks: int
-) -> None:
+    rows: asyncio.Queue[asyncio.Task[dict[str, Any]] | dict[str, Any] | None], results: Results, tally: Tally, *,
+    tasks: int,
+) -> None:  # fmt: skip
     streak: list[dict[str, Any]] = []
     judged_end = results.end
     while (graded := await rows.get()) is not None:
+        if isinstance(graded, dict):  # counted when it was read, and it says nothing about the machine as it is now
+            results.append(json.dumps(graded))
+            continue
         row = await graded
         results.append(json.dumps(row, allow_nan=False))
         tally.add(row)

@@ -5,21 +5,32 @@ import json
 import math
 import sys
 from datetime import datetime
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from transforms.sources.jsonl import TASK_FIELDS
 from transforms.sources.kinds.kinds import KINDS
-from transforms.sources.task import Task, Tier
+from transforms.sources.task import AnyCase, Task, Tier
 
 Format = Literal["table", "csv", "json"]
 
 _WIDEST = 60
 """Characters of one value in a table; `csv` and `json` cut nothing."""
+
+_SHOWN_APART = {"task_id", "kind", "prompt", "split", "source", "unsupported", "cases", "gold"}
+_DESCRIBED = {
+    "call": ("args", "args_py", "kwargs", "kwargs_py", "expected", "expected_py"),
+    "stdio": ("stdin", "stdin_py", "argv", "expected", "expected_py"),
+    "sql": ("expected", "expected_py"),
+    "files": (),
+    "state": ("probe",),
+    "pytest": (),
+    "math": (),
+}
+"""By kind, the fields of a case that `describe` says whole."""
 
 
 def print_rows(rows: pa.Table, form: Format) -> None:
@@ -86,50 +97,58 @@ def aligned(names: list[str], lines: list[list[str]], right: list[bool]) -> str:
     return "".join(f"{line}\n" for line in padded)
 
 
-def schema_rows(schema: pa.Schema) -> list[list[str]]:
-    """One line a field: name, type, unit, description. Fields of nested records are named `parent.child`."""
-    lines: list[list[str]] = []
-
-    def add(prefix: str, field: pa.Field) -> None:
-        metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
-        kind = field.type
-        inner = kind.value_type if pa.types.is_list(kind) else kind
-        name = f"{prefix}{field.name}"
-        shown = str(kind) if not pa.types.is_struct(inner) else "list<record>" if inner is not kind else "record"
-        shown = shown.replace("list<element: ", "list<").replace("list<item: ", "list<")
-        lines.append([name, shown, metadata.get("unit", ""), metadata.get("description", "")])
-        if pa.types.is_struct(inner):
-            for child in inner:
-                add(f"{name}.", child)
-
-    for field in schema:
-        add("", field)
-    return lines
-
-
 def task_text(task: Task) -> str:
-    """A task with everything an author wants to see, hidden cases and gold included."""
-    describe = KINDS[task.check.kind].describe
-    parts = [f"task {task.task_id} ({task.split}, from {task.source}, {task.content_hash[:16]})"]
+    """A task with everything that its author wrote, hidden cases and gold included, in terms of the file's fields."""
+    record = json.loads(task.record)
+    parts = [
+        f"task {task.task_id} ({task.check.kind}, {task.split}, from {task.source}, {task.content_hash[:16]})",
+        f"prompt\n{_indented(task.prompt)}",
+    ]
     if task.unsupported:
-        parts.append(f"cannot be graded: {task.unsupported}")
-    parts.append(f"prompt\n{_indented(task.prompt)}")
-    settings = {
-        key: value for key, value in json.loads(task.record).items() if key not in TASK_FIELDS and key != "cases"
-    }
-    for name, value in settings.items():
-        parts.append(f"{name.replace('_', ' ')}\n{_indented(value if isinstance(value, str) else json.dumps(value))}")
+        parts.insert(1, f"cannot be graded: {task.unsupported}")
+    settings = {name: value for name, value in record.items() if name not in _SHOWN_APART}
+    parts += [f"{name.replace('_', ' ')}\n{_indented(_readable(value))}" for name, value in settings.items()]
+    fields = {case["name"]: case for case in record.get("cases", ())}
     for tier in get_args(Tier):
-        cases = [case for case in task.cases if case.tier == tier]
-        said = "\n".join(f"    {case.name}: {describe(task.check, case)}" for case in cases)
+        cases = [_case_text(task, case, fields.get(case.name, {})) for case in task.cases if case.tier == tier]
         if cases:
-            parts.append(f"{tier} cases ({len(cases)})\n{said}")
+            parts.append(f"{tier} cases ({len(cases)})\n" + "\n".join(cases))
     parts.append("gold\n" + _indented(task.gold if task.gold is not None else "(none)"))
     return "\n\n".join(parts) + "\n"
 
 
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}".rstrip() for line in text.splitlines())
+def _case_text(task: Task, case: AnyCase, fields: dict[str, Any]) -> str:
+    """A case in a line, and below it what the line does not say."""
+    said = {"name", "tier", *_DESCRIBED[task.check.kind]}
+    if "checker" in json.loads(task.record):  # then the line says no value
+        said -= {"expected", "expected_py"}
+    rest = {name: value for name, value in fields.items() if name not in said}
+    line = _indented(f"{case.name}: {KINDS[task.check.kind].describe(task.check, case)}")
+    return line + (f"\n{_indented(_readable(rest), 8)}" if rest else "")
+
+
+def _readable(value: object) -> str:
+    """A JSON value as lines: what has several goes below its name, indented."""
+    if isinstance(value, str):
+        return value if value.strip() else json.dumps(value)
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        return _readable({str(number): item for number, item in enumerate(value, 1)})
+    if not isinstance(value, dict) or not value:
+        return json.dumps(value, ensure_ascii=False)
+    lines = []
+    for name, inner in value.items():
+        text = _readable(inner)
+        lines.append(f"{name}:\n{_indented(text)}" if "\n" in text or isinstance(inner, dict) else f"{name}: {text}")
+    return "\n".join(lines)
+
+
+def _indented(text: str, by: int = 4) -> str:
+    """Lines without control characters, which must not reach the terminal."""
+    lines = (
+        "".join(char if char.isprintable() or char == "\t" else repr(char)[1:-1] for char in line)
+        for line in text.split("\n")
+    )
+    return "\n".join(f"{' ' * by}{line}".rstrip() for line in lines).rstrip("\n")
 
 
 def _plain(value: object) -> str:

@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 
 from pipelines.spec import RunSpec
 from sandboxes.declared import Declared
+from transforms.grade.rubric import RubricSpec
 
 SHIPPED = Path(__file__).parent / "specs"
 """Folder of the specs that come with Headrace; each can be run by its bare name."""
@@ -107,6 +108,28 @@ def load_spec(path: Path, overrides: list[str]) -> RunSpec:
     return spec
 
 
+def load_rubric(path: Path) -> RubricSpec:
+    """Read a rubric on its own: its weights, or a spec, of which only the section `rubric` counts. Raises SpecError."""
+    source = _Source(path)
+    source.read("rubric")
+    unknown = [key for key in source.data if key not in RunSpec.model_fields]
+    found = [Problem(source.where((key,)), f"unknown key `{key}`", _nearest(("rubric", key), 1)) for key in unknown]
+    found += source.problems
+    try:
+        rubric = RubricSpec.model_validate_json(json.dumps(source.data["rubric"]), strict=True)
+        if not found:
+            return rubric
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        found += [source.problem({**detail, "loc": ("rubric", *detail["loc"])}) for detail in details]
+    if ("rubric",) not in source.lines:  # then no key of the file is below that
+        said = [
+            (p.where, p.message.replace("`rubric.", "`"), p.hint and p.hint.replace("`rubric.", "`")) for p in found
+        ]
+        found = [Problem(*each) for each in said]
+    raise SpecError(sorted(found, key=source.order))
+
+
 def find_spec(name: str) -> Path:
     """The file that `name` stands for: a path, or the bare name of a shipped spec. Raises SpecError."""
     path = Path(name)
@@ -162,19 +185,26 @@ class _Source:
     lines: dict[Location, int] = field(default_factory=dict)
     overridden: dict[Location, str] = field(default_factory=dict)
 
-    def read(self) -> None:
-        """Fill data, lines and problems from the file. Raises SpecError where nothing more can be said."""
+    def read(self, section: str | None = None) -> None:
+        """Fill data, lines and problems from the file. Raises SpecError where nothing more can be said.
+
+        With `section` the file may hold that one alone, without its key.
+        """
         try:
             node = yaml.compose(self.path.read_bytes(), Loader=_Loader)
         except OSError as error:
-            hint = "`headrace run quickstart` runs the shipped spec" if isinstance(error, FileNotFoundError) else None
+            missing = isinstance(error, FileNotFoundError) and section is None
+            hint = "`headrace run quickstart` runs the shipped spec" if missing else None
             raise SpecError([Problem(str(self.path), error.strerror or str(error), hint)]) from error
         except yaml.YAMLError as error:
             raise SpecError([self._broken(error)]) from error
         if not isinstance(node, yaml.MappingNode):
-            what = "the file is empty" if node is None or node.value == "" else "a spec is a mapping of keys to values"
-            raise SpecError([Problem(str(self.path), what, "start from a copy of the shipped quickstart.yaml")])
-        self.data = self._build(node, ())
+            empty = node is None or node.value == ""
+            what = "the file is empty" if empty else f"a {section or 'spec'} is a mapping of keys to values"
+            hint = f"start from {f'the section `{section}`' if section else 'a copy'} of the shipped quickstart.yaml"
+            raise SpecError([Problem(str(self.path), what, hint)])
+        alone = section is not None and section not in [key.value for key, _ in node.value]
+        self.data = {section: self._build(node, (section,))} if alone else self._build(node, ())
 
     def override(self, text: str) -> None:
         """Apply one `--set`."""

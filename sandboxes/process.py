@@ -93,12 +93,13 @@ class GuestProcess:
         while True:
             if heard:
                 self._look()
-            if self._breach is not None:
-                return None
-            if (frame := self._take_frame(max_bytes)) is not None:
+            # With a broken limit its end is on the way: that tells whether it had said all and left before our kill.
+            cut_off = self._broke_at < math.inf and (self._status is None or self._status & 0x7F == signal.SIGKILL)
+            if not cut_off and (frame := self._take_frame(max_bytes)) is not None:
                 return frame
             left = deadline - time.monotonic()
-            if not self._channel_open or self._lost or left <= 0:
+            over = self._ended_at is not None if cut_off else not self._channel_open
+            if over or self._lost or left <= 0:
                 return None
             if self._taken_in >= _ASK_FOR_MORE:  # only here: a flood that nobody reads must not fill our memory
                 self._keeper.link.send("A", self._number, bytes([_CHANNEL]) + self._taken_in.to_bytes(4))

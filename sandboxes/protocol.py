@@ -209,7 +209,11 @@ class Process(Protocol):
         ...
 
     async def receive(self, *, timeout_s: float, max_bytes: int) -> bytes | None:
-        """Read one frame; None when the other side is gone, silent past `timeout_s`, or broke the framing."""
+        """Read one frame; None when the other side is gone, silent past `timeout_s`, or broke the framing.
+
+        What a program sent before it ended by itself is delivered first, whatever its `Result.breach`. One that was
+        killed for a broken limit has sent nothing more.
+        """
         ...
 
     async def wait(self) -> Result:

@@ -120,11 +120,11 @@ class Measured:
     """
 
     latency_s: float | None = None
-    """Median of one run on each of the task's performance inputs, seconds on the host's clock."""
+    """Seconds of CPU time on the performance input on which it stands to the gold's at the median ratio."""
     reference_latency_s: float | None = None
-    """The gold's, on the same inputs, taken in turn with the program's."""
+    """The gold's on the same input, in turn with the program's."""
     peak_memory_bytes: int | None = None
-    """Median over the same runs of the most memory their sandbox held."""
+    """Median over all performance inputs of the most memory the sandbox of a run held."""
     reference_peak_memory_bytes: int | None = None
     memory_growth_bytes: float | None = None
     """By how much a further call in one process raises that peak."""

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - one database a line
 """The corpus in every back-end: no cheat is paid, no honest program is refused, nothing travels between cases.
 
 Here, everything in bubblewrap and a sample in the others; with `slow`, everything everywhere.
@@ -10,21 +11,42 @@ import pytest
 
 from tests.adversarial import state
 from tests.adversarial.cheats import descriptors, exceptions, objects, processes
+from tests.adversarial.cheats import sql as sql_cheats
 from tests.adversarial.cheats import stdio as stdio_cheats
 from tests.adversarial.cheats import values as wrong_values
 from tests.adversarial.corpus import ANY, SECRET, Asked, ask, call, complaint, generated, returned, run_all
+from tests.adversarial.honest import sql as sql_honest
 from tests.adversarial.honest import stdio as stdio_honest
 from tests.adversarial.honest import styles, system
 from tests.adversarial.honest import values as right_values
 from tests.adversarial.test_call_cheats import CHEATS
 from tests.sandboxes.conformance.backends import Backend, find, names, required
 from tests.verify.test_languages import UNUSABLE
+from transforms.sources.kinds.sql import Case as Database
+from transforms.sources.kinds.sql import Sql
 from transforms.sources.kinds.stdio import Case, Stdio
 
 SECRETS = call("f", ((1,), SECRET), ((2,), 3), ((3,), [4]))
 PLUS_ONE = call("f", ((1,), 2), ((2,), 3))
 ONCE = call("f", *(((i,), 1) for i in range(3)))
 SUM = (Case("three", "3\n1 2 3\n", "6\n"), Case("two", "2\n-20 10\n", "-10\n"))
+STAFF = "CREATE TABLE staff (id INTEGER PRIMARY KEY, name TEXT, unit TEXT, pay REAL); INSERT INTO staff VALUES (1, 'Ada', 'r', 1.0), (2, 'Bob', NULL, 9.0);"
+TOP = Sql(
+    (
+        Database(
+            "two", (("r", 5.0), ("s", 2.0)), "INSERT INTO staff VALUES (3, 'Cyd', 'r', 5.0), (4, 'Dan', 's', 2.0)"
+        ),
+        Database("one", (("r", 1.0),)),
+    ),
+    STAFF,
+)
+NAMED = Sql(
+    (Database("view", ((9.0,),)), Database("write", ((1,),), probe="UPDATE staff SET pay = 0; SELECT count(*) FROM named")),
+    "CREATE TABLE staff (id INTEGER PRIMARY KEY, name TEXT, pay REAL); INSERT INTO staff VALUES (1, 'Ada', 1.0), (2, 'Bob', 9.0);"
+    "CREATE VIEW named AS SELECT id, name, pay FROM staff WHERE name = 'bob'; CREATE TABLE log(at); INSERT INTO log VALUES (5)",
+    "SELECT sum(pay) FROM named",
+    changes=("staff",),
+)  # fmt: skip
 
 TABLES: dict[str, list[Asked]] = {
     "cheats: first": ask(SECRETS, generated(" ".join(ANY), CHEATS)),
@@ -38,6 +60,10 @@ TABLES: dict[str, list[Asked]] = {
     "state": ask(ONCE, state.STATE, state.SHARED),
     "honest: styles": ask(PLUS_ONE, styles.STYLES, right_values.ODD_SOURCES),
     "honest: system": ask(PLUS_ONE, system.SYSTEM, system.WITH_SEMAPHORES),
+    "cheats: queries": ask(TOP, sql_cheats.QUERIES),
+    "cheats: scripts": ask(NAMED, sql_cheats.SCRIPTS),
+    "honest: queries": ask(TOP, sql_honest.QUERIES),
+    "honest: scripts": ask(NAMED, sql_honest.SCRIPTS),
     "honest: values": [returned("values", right_values.RETURNED, frozenset({"passed"}))],
 }
 for language, programs in {"python": stdio_honest.PYTHON, **stdio_honest.OTHERS}.items():

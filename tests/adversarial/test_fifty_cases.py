@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.admission import gold_failures
+from pipelines.admission import Golds, try_golds
 from sandboxes.backends.bubblewrap import Bubblewrap
 from sandboxes.limits import SandboxSpec
 from sandboxes.protocol import SandboxRequest
@@ -306,9 +306,10 @@ def test_44_a_flaky_case_is_found_before_it_is_trained_on():
     gold = "import random\ndef f(x): return x + 1 if random.random() < 0.5 else x"
     check = Call("f", (Case("a", (1,), 2),))
     tasks = [Task(f"t{number}", "p", check, gold=gold) for number in range(60)]
-    found = asyncio.run(gold_failures(tasks, Bubblewrap(), SandboxSpec()))
-    assert len(found) >= 42
-    assert any(why.startswith("passes only sometimes") for why in found.values())
+    golds = Golds()
+    asyncio.run(try_golds(tasks, Bubblewrap(), SandboxSpec(), golds))
+    assert len(golds.failing) >= 42
+    assert any(why.startswith("passes only sometimes") for why in golds.failing.values())
 
 
 def test_47_what_is_submitted_follows_a_rule():

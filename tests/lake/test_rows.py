@@ -10,7 +10,7 @@ from transforms.lake.rows import to_arrow
 STEP = trajectory_row()["steps"][0]  # ty: ignore[not-subscriptable]
 TURN = trajectory_row()["turns"][0]  # ty: ignore[not-subscriptable]
 
-UNKNOWN = "unknown; the schemas are in transforms/lake/schemas.py"
+UNKNOWN = "unknown; the schemas are in docs/tables.md"
 NULL = "null in a field that may not be null"
 
 

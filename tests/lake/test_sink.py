@@ -3,6 +3,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import apache_beam as beam
+import pyarrow as pa
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
@@ -72,7 +73,7 @@ def test_the_rest_of_the_lake_does_without_beam(python: Callable[..., subprocess
 def test_the_stage_is_typed():
     expand = WriteToDelta.expand.__annotations__
     assert expand == {
-        "rows": beam.PCollection[dict[str, object]],
+        "rows": beam.PCollection[dict[str, object] | pa.RecordBatch],
         "return": beam.PCollection[CommitResult],
     }
     assert WriteToDelta(Lake(Path()), "runs", app_id="r", version=0).get_type_hints().has_simple_output_type()

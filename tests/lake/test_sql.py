@@ -227,7 +227,7 @@ MISTAKES = {
     ),
     "SELECT 1 FROM zzz": (
         "Error during planning: table 'datafusion.public.zzz' not found\n\nhint: there are trajectories, tasks, "
-        "policies, checks, runs, events, images, consumption, learning_curve, quarantine, steps, tests"
+        f"policies, checks, runs, events, images, {', '.join(views())}"
     ),
     "SELECT 1\nFROM trajectories LIMIT LIMIT 2 3": (
         'SQL error: ParserError("Expected: end of statement, found: 2 at Line: 2, Column: 31")'

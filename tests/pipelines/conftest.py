@@ -5,13 +5,16 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.pipelines.command import COMMAND
 from tests.tiny_model import make_tiny_model
+
+ROOT = Path(__file__).resolve().parents[2]
 
 SPEC = """
 name: crash
@@ -102,6 +105,25 @@ class Driver:
     def boundaries(self, home: Path) -> list[str]:
         """Names of the boundaries that the last run of this home passed."""
         return home.with_name(home.name + ".names").read_text().splitlines()
+
+
+@pytest.fixture
+def headrace(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the command in an empty folder, as a user would."""
+
+    def run(*arguments: str, columns: int = 100) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "PYTHONPATH": str(ROOT), "COLUMNS": str(columns)}
+        return subprocess.run(
+            [*COMMAND, *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -51,7 +51,7 @@ class Boundaries:
 
 def child(command: dict[str, Any]) -> None:
     boundaries = Boundaries(command["at"], command["by"], Path(command["names"]))
-    for method in ("write_files", "commit"):
+    for method in ("write_files", "write_batches", "commit"):
         boundaries.around(Lake, method)
     for function in ("admit", "resolve_base_model", "run_chunk", "check_cycle", "cut_batch", "save", "prune"):
         boundaries.around(cycle, function)

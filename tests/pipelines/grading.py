@@ -4,9 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from sandboxes.backends.walls import find_bwrap
 
 HEADRACE = str(Path(sys.executable).with_name("headrace"))
 TASKS = [
@@ -26,6 +29,45 @@ RIGHT = {
     "double": "def double(x):\n    return x * 2\n",
     "negate": "def negate(x):\n    return -x\n",
 }
+
+
+SLEEPY = "import time\ndef inc(x):\n    time.sleep(0.4)\n    return x + 1\n"
+
+
+def fill(folder: Path) -> Path:
+    """Twelve programs of three tasks, one of them wrong, lines 3 and 4 slow."""
+    write_lines(folder / "T.jsonl", TASKS)
+    names = [name for name in RIGHT for _ in range(4)]
+    programs = [{"task_id": name, "program": RIGHT[name] + f"# {number}\n"} for number, name in enumerate(names)]
+    for slow in (2, 3):
+        programs[slow]["program"] = SLEEPY + f"# {slow}\n"
+    programs[7]["program"] = "def double(x):\n    return x\n"
+    write_lines(folder / "P.jsonl", programs)
+    return folder
+
+
+def wait_for(condition: Callable[[], bool], within_s: float = 30.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes below one."""
+    lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    children = [int(child) for text in lists for child in text.split()]
+    return [each for child in children for each in (child, *descendants(child))]
+
+
+def breakable(folder: Path) -> dict[str, str]:
+    """An environment whose bubblewrap starts nothing more from when the folder has a file `down`."""
+    script = folder / "bin" / "bwrap"
+    script.parent.mkdir()
+    broken = f'if [ -e {folder}/down ] && [ "$1" != --version ]; then echo "no room left, pid $$" >&2; exit 1; fi'
+    script.write_text(f'#!/bin/sh\n{broken}\nexec {find_bwrap()} "$@"\n')
+    script.chmod(0o755)
+    return {"PATH": f"{script.parent}:{os.environ['PATH']}"}
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:

@@ -85,7 +85,7 @@ def test_the_gate_stops_the_run_and_a_new_limit_lets_it_go_on(driver: Driver, tm
 @pytest.mark.parametrize(
     ("by", "where"),
     [
-        (signal.SIGINT, "before write_files trajectories"),  # inside Beam
+        (signal.SIGINT, "before write_batches trajectories"),  # inside Beam
         (signal.SIGTERM, "after commit checks"),
         (signal.SIGINT, "before save"),
     ],

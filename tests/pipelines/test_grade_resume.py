@@ -5,27 +5,25 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.pipelines.grading import RIGHT, TASKS, command, grade, rows_of, timeless, write_lines
-
-SLEEPY = "import time\ndef inc(x):\n    time.sleep(0.4)\n    return x + 1\n"
-
-
-def fill(folder: Path) -> Path:
-    """Twelve programs of three tasks, one of them wrong, three of them slow."""
-    write_lines(folder / "T.jsonl", TASKS)
-    names = [name for name in RIGHT for _ in range(4)]
-    programs = [{"task_id": name, "program": RIGHT[name] + f"# {number}\n"} for number, name in enumerate(names)]
-    for slow in (2, 3):
-        programs[slow]["program"] = SLEEPY + f"# {slow}\n"
-    programs[7]["program"] = "def double(x):\n    return x\n"
-    write_lines(folder / "P.jsonl", programs)
-    return folder
+from tests.pipelines.grading import (
+    HEADRACE,
+    SLEEPY,
+    TASKS,
+    command,
+    descendants,
+    fill,
+    grade,
+    rows_of,
+    timeless,
+    wait_for,
+    write_lines,
+)
+from tests.real_terminal import Terminal
 
 
 @pytest.fixture
@@ -41,21 +39,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return (folder / "R.jsonl").read_text().splitlines(keepends=True)
 
 
-def wait_for(condition: Callable[[], bool], within_s: float = 30.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes below one."""
-    lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    children = [int(child) for text in lists for child in text.split()]
-    return [each for child in children for each in (child, *descendants(child))]
-
-
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_grading_closes_its_sandboxes_and_goes_on(folder: Path, whole: list[str], by: signal.Signals):
     results = folder / "R.jsonl"
     with subprocess.Popen(command("--workers", "2"), cwd=folder, stderr=subprocess.PIPE, text=True) as grading:
@@ -83,6 +67,24 @@ def test_an_interrupted_grading_closes_its_sandboxes_and_goes_on(folder: Path, w
     assert last.stdout.split("\n\n")[0] == again.stdout.split("\n\n")[0], "the summary is of all rows"
 
 
+def test_a_closed_terminal_leaves_no_sandbox_and_whole_rows(folder: Path, whole: list[str]):
+    files = ("--tasks", f"{folder}/T.jsonl", "--programs", f"{folder}/P.jsonl", "--out", f"{folder}/R.jsonl")
+    env = {"TERM": "xterm", "PATH": os.environ["PATH"], "HEADRACE_HOME": str(folder)}
+    with Terminal(HEADRACE, "grade", *files, "--workers", "2", env=env) as terminal:
+        wait_for(lambda: (folder / "R.jsonl").exists() and len(rows_of(folder / "R.jsonl")) == 2)
+        wait_for(lambda: bool(descendants(terminal.child.pid)))
+        running = descendants(terminal.child.pid)
+        os.close(terminal.near)
+        try:
+            assert terminal.end() == 130
+        finally:
+            terminal.near = os.open(os.devnull, os.O_RDONLY)
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in running), within_s=5)
+    assert not (folder / "logs").exists(), "nobody is there to read, which is no defect to log"
+    assert grade(folder).returncode == 0
+    assert [timeless(row) for row in rows_of(folder / "R.jsonl")] == [timeless(json.loads(line)) for line in whole]
+
+
 def test_a_torn_last_row_is_cut_off_and_graded_again(folder: Path, whole: list[str]):
     for keep in (1, 13, len(whole[10]) - 1):
         (folder / "R.jsonl").write_text("".join(whole[:10]) + whole[10][:keep])
@@ -99,20 +101,22 @@ def test_rows_of_anything_else_are_refused_and_kept_until_force(folder: Path, wh
     programs = rows_of(folder / "P.jsonl")
     changed = [*programs[:4], {"task_id": "double", "program": "def double(x): return 2 * x\n"}, *programs[5:]]
     other_case = {**TASKS[0], "cases": [{"args": [0], "expected": 1}]}
-    for tasks, given, options, where, name in (
-        (TASKS, changed, [], 5, "program_sha256"),
-        (TASKS, programs[1:], [], 1, "program_sha256"),
-        (TASKS, [{"id": "mine", **programs[0]}, *programs[1:]], [], 1, "id"),
-        ([other_case, *TASKS[1:]], programs, [], 1, "task_hash"),
-        (TASKS, programs, ["--time-limit", "1"], 1, "limits"),
-        (TASKS, programs, ["--sandbox", "subprocess"], 1, "sandbox"),
-    ):
+    for tasks, given, options, where, said in (
+        (TASKS, changed, [], 5, '(task "double") is of something else: its `program_sha256` is "'),
+        (TASKS, programs[1:], [], 1, '(task "inc") is of something else: its `program_sha256` is "'),
+        (TASKS, [{"id": "mine", **programs[0]}, *programs[1:]], [], 1, 'its `id` is absent, here it is "mine"'),
+        ([other_case, *TASKS[1:]], programs, [], 1, '(task "inc") is of something else: the task has changed since: '
+         "its `task_hash` is "),
+        (TASKS, programs, ["--time-limit", "1"], 1, "its `limits.wall_time_s` is 5.0, here it is 1.0\n"),
+        (TASKS, programs, ["--sandbox", "subprocess"], 1, 'its `sandbox` is "bubblewrap", here it is "subprocess"\n'),
+    ):  # fmt: skip
         write_lines(folder / "T.jsonl", tasks)
         write_lines(folder / "P.jsonl", given)
         (folder / "R.jsonl").write_bytes(part)
         done = grade(folder, *options)
-        assert done.returncode == 2, (name, done.stderr)
-        assert f"error: R.jsonl:{where} is of something else: its `{name}` is " in done.stderr
+        assert done.returncode == 2, (said, done.stderr)
+        assert f"error: R.jsonl:{where} (task " in done.stderr
+        assert said in done.stderr
         assert "--force to start over" in done.stderr
         assert (folder / "R.jsonl").read_bytes() == part
     write_lines(folder / "P.jsonl", programs[:4])
@@ -179,30 +183,3 @@ def test_many_programs_take_no_more_memory_than_few(folder: Path):
     few, many = peak_kib(1_000), peak_kib(20_000)
     # 19,000 rows more are 17 MB of programs and 15 MB of results.
     assert many - few < 5 * 1024
-
-
-def test_a_machine_that_fails_stops_the_grading_early_and_its_rows_do_not_stay(folder: Path):
-    programs = [{"task_id": name, "program": RIGHT[name]} for name in RIGHT for _ in range(20)]
-    first = [{"task_id": "inc", "program": None}]
-    write_lines(folder / "P.jsonl", [*first, *programs])
-    nowhere = {"DOCKER_HOST": f"unix://{folder}/no.sock"}
-    options = ["--sandbox", "docker", "--image", "any:1", "--attempts", "1"]
-    done = grade(folder, *options, env=nowhere)
-    assert done.returncode == 1
-    assert "programs in a row could not be judged, the last of them for provision_failed" in done.stderr
-    assert [row["outcome"] for row in rows_of(folder / "R.jsonl")] == ["no_submission"]
-
-
-def test_a_program_that_we_failed_to_judge_has_no_reward_and_shows_in_the_exit_status(folder: Path):
-    write_lines(folder / "P.jsonl", [{"task_id": "inc", "program": RIGHT["inc"]}, {"task_id": "inc", "program": None}])
-    done = grade(folder, "--sandbox", "docker", "--image", "any:1", "--attempts", "2",
-                 env={"DOCKER_HOST": f"unix://{folder}/no.sock"})  # fmt: skip
-    assert done.returncode == 1
-    failed, none = rows_of(folder / "R.jsonl")
-    assert (failed["outcome"], failed["outcome_class"], failed["reward"]) == ("provision_failed", "infra", None)
-    assert (failed["attempts"], failed["wall_s"], failed["tests"]) == (2, None, [])
-    assert "No such file or directory" in failed["evidence"]
-    assert none["reward"] == 0.0
-    assert "1 programs could not be judged" in done.stderr
-    assert "of 1 rows with a verdict" in done.stdout
-    assert "of 2 rows, those that we failed to judge as not passed" in done.stdout

@@ -71,7 +71,13 @@ def test_a_task_is_read_and_its_record_gives_it_back(tmp_path: Path):
         ({"artifacts": []}, "`artifacts` is empty or missing"),
         ({"python_path": ["/usr"]}, "`python_path` must be folders of the repository"),
         ({"twins": [{"cases": ["x"], "edits": []}]}, "twin 1: `cases`: 'x' is not a case of the task"),
-        ({"twins": TASK["twins"] * 2}, "twin 2: `cases`: 'tests/test_s.py::test_f' is in twin 1 too"),
+        (
+            {
+                "cases": [{"name": f"tests/test_s.py::test_{letter}"} for letter in "fg"],
+                "twins": [*TASK["twins"], TASK["twins"][0] | {"cases": [f"tests/test_s.py::test_{letter}" for letter in "fg"]}],
+            },
+            "twin 2: `cases`: 'tests/test_s.py::test_f' is in twin 1, with others",
+        ),
         ({"twins": [{"cases": ["tests/test_s.py::test_f"]}]}, "twin 1: `edits` is empty or missing"),
         (
             {"twins": [{"cases": ["tests/test_s.py::test_f"], "edits": [{"path": "tests/test_s.py", "old": "f", "new": "g"}]}]},

@@ -175,7 +175,10 @@ def test_memory_of_a_comparison_is_bounded():
         return reply.symbolic, reply.note
 
     assert noted(32) == (True, "")
-    assert noted(0) == (None, "math-verify: MemoryError")
+    symbolic, note = noted(0)
+    assert symbolic is None
+    # The second where a module in C meets the end and does not say so.
+    assert note in ("math-verify: MemoryError", "math-verify: SystemError: error return without exception set")
 
 
 def test_verifiers_that_disagree_give_no_verdict():

@@ -151,6 +151,36 @@ def test_a_program_that_cannot_be_called_again_earns_nothing_for_growth():
     assert components(leak, GROWTH)["memory_growth"] == 0.0
 
 
+STOPS = f"calls = []\ndef f(n):\n    calls.append(n)\n    if len(calls) > 6: return AFTER\n{LOOP}    return s\n"
+# Right before it and after it.
+SLIPS = f"calls = []\ndef f(n):\n    calls.append(n)\n    if len(calls) == 9: return -1\n{LOOP}    return s\n"
+
+
+@pytest.mark.parametrize("program", [STOPS.replace("AFTER", after) for after in ("0", "None", "float(n)")] + [SLIPS])
+def test_a_program_that_stops_working_after_some_calls_earns_nothing_for_growth(program: str):
+    found = measured(program, GROWTH)
+    assert found.failed["memory_growth"].startswith("wrong answer within ")
+    assert found.memory_growth_bytes is None
+    assert components(program, GROWTH)["memory_growth"] == 0.0
+
+
+def test_repeated_calls_are_right_by_the_rules_of_the_check():
+    near = Task("t", "p", Call("f", (Case("a", (3,), 1 / 3),), tolerance=Tolerance(absolute=1e-6)))
+    drifts = "calls = []\ndef f(x):\n    calls.append(x)\n    return 1 / x + len(calls) * STEP\n"
+    # A call adds at most 250 * 4 steps: 1e-7 in one, 1e-3 in the other.
+    assert measured(drifts.replace("STEP", "1e-10"), GROWTH, near).failed == {}
+    assert measured(drifts.replace("STEP", "1e-7"), GROWTH, near).failed["memory_growth"].startswith("wrong answer")
+    checker = "def check(args, kwargs, returned): return returned in range(args[0])"
+    any_of = Task("t", "p", Call("f", (Case("a", (1000,)),), checker=checker))
+    draws = "import random\ndef f(n): return random.randrange(n + MORE)\n"
+    found = measured(draws.replace("MORE", "0"), GROWTH, any_of)
+    assert found.failed == {}
+    assert found.memory_growth_bytes is not None
+    assert found.memory_growth_bytes < 16_384
+    late = "calls = []\ndef f(n):\n    calls.append(n)\n    return len(calls) if len(calls) < 7 else n\n"
+    assert measured(late, GROWTH, any_of).failed["memory_growth"].startswith("wrong answer")
+
+
 @pytest.mark.parametrize(
     ("program", "share"),
     [
@@ -220,7 +250,7 @@ PRINTS = f"n = int(input())\ns = 0\n{LINE}print(s)\n"
 )  # fmt: skip
 def test_programs_that_print_are_measured_too(program: str, latency: float):
     cases = (StdioCase("a", "0\n", "0\n"), StdioCase("b", "5\n", "9\n"))  # 0 + 1 + 4 + 2 + 2
-    asked = Task("t", "p", Stdio(cases), gold=PRINTS, performance=("3000000\n", "3000001\n", "3000002\n"))
+    asked = Task("t", "p", Stdio(cases), gold=PRINTS, performance=("1500000\n", "1500001\n", "1500002\n"))
     made = attempt(program, EVERY, asked).report
     assert made
     found = components_of(asked, Outcome.PASSED, made.results, made.measured, growth_bytes=1)

@@ -10,7 +10,7 @@ from sandboxes.protocol import SandboxRequest
 from transforms.episode import CaseReport
 from transforms.sources.kinds.sql import Case, Row, Sql
 from transforms.sources.kinds.tolerance import Tolerance
-from transforms.sources.task import Task
+from transforms.sources.task import Task, TaskBroken
 from transforms.verify.run import run_check
 
 LIMITS = Limits(wall_time_s=2, cpu_time_s=2, memory_mib=128, output_kib=64)
@@ -43,11 +43,11 @@ def verdict(query: str, check: Sql, limits: Limits = LIMITS) -> tuple[str, str]:
         "WITH n AS (SELECT name FROM staff) SELECT * FROM n;;",
         "CREATE TEMP TABLE n AS SELECT name FROM staff; SELECT name AS whatever FROM n",
         "PRAGMA foreign_keys = ON; SELECT name FROM staff",
-        "SELECT 1; SELECT name FROM staff; DROP TABLE staff",
+        "CREATE TEMP TABLE staff AS SELECT name FROM main.staff; SELECT name FROM temp.staff; DROP TABLE temp.staff",
         "\ufeffSELECT name FROM staff",
         "SELECT name FROM staff WHERE name <> ';' AND name <> '\U0001f388'",
         "VALUES ('Ada'), ('Bob'), ('Bob'), ('Cyd')",
-        "INSERT INTO staff(name) SELECT NULL WHERE 0; SELECT name FROM staff",
+        "CREATE TEMP TABLE n(name); INSERT INTO n SELECT name FROM staff; UPDATE n SET name = name; SELECT name FROM n",
         "ATTACH ':memory:' AS m; CREATE TABLE m.n AS SELECT name FROM staff; SELECT name FROM m.n",
     ],
 )
@@ -64,7 +64,13 @@ def test_queries_that_give_the_rows_pass(query: str):
         ("SELECT lower(name) FROM staff", "failed_tests", "a row that must not be there, or not so often"),
         ("SELECT CAST(name AS BLOB) FROM staff", "failed_tests", "a row that must not be there, or not so often"),
         ("SELECT name, name FROM staff", "failed_tests", "wrong number of columns: 2"),
-        ("DELETE FROM staff", "failed_tests", "no statement gives rows"),
+        ("CREATE TEMP TABLE n(name)", "failed_tests", "no statement gives rows"),
+        ("SELECT name FROM staff; DROP TABLE staff", "runtime_error", "not authorized"),
+        ("SELECT name FROM staff; ALTER TABLE staff RENAME TO s", "runtime_error", "not authorized"),
+        ("SELECT name FROM staff; CREATE INDEX i ON staff(name)", "runtime_error", "not authorized"),
+        ("INSERT INTO staff(name) SELECT NULL WHERE 0; SELECT name FROM staff", "runtime_error", "not authorized"),
+        ("BEGIN; DELETE FROM staff; ROLLBACK; SELECT name FROM staff", "runtime_error", "not authorized"),
+        ("CREATE TEMP TABLE n(a); CREATE TEMP TRIGGER t AFTER INSERT ON n BEGIN UPDATE main.staff SET pay = 0; END; INSERT INTO n VALUES (1); SELECT name FROM staff", "runtime_error", ""),
         ("", "failed_tests", "no statement gives rows"),
         ("-- nothing", "failed_tests", "no statement gives rows"),
         ("SELEC name FROM staff", "syntax_error", 'near "SELEC": syntax error'),
@@ -156,7 +162,9 @@ def test_each_case_has_a_database_of_its_own():
         (Case("1", ((1,),)), Case("2", ((2,),), setup="INSERT INTO t VALUES (0)"), Case("3", ((1,),))),
         "CREATE TABLE t(a); INSERT INTO t VALUES (0)",
     )
-    report = grade("INSERT INTO t VALUES (9); SELECT count(*) - 1 FROM t", check)
+    report = grade(
+        "CREATE TEMP TABLE n AS SELECT a FROM t; INSERT INTO n VALUES (9); SELECT count(*) - 1 FROM n", check
+    )
     assert [str(result.outcome) for result in report.results] == ["passed"] * 3
 
 
@@ -171,8 +179,9 @@ RAISE = select(
         "UPDATE staff SET pay = pay + 1 WHERE name = 'Ada'",
         "BEGIN; UPDATE staff SET pay = pay + 1 WHERE name = 'Ada'; COMMIT;",
         "SELECT * FROM staff; UPDATE staff SET pay = pay + 1 WHERE name = 'Ada' RETURNING id",
-        "CREATE TABLE n AS SELECT * FROM staff; DROP TABLE staff; ALTER TABLE n RENAME TO staff; UPDATE staff SET pay = 11.5 WHERE id = 1; VACUUM",
-        "CREATE TRIGGER t AFTER INSERT ON staff BEGIN UPDATE staff SET pay = 11.5 WHERE id = 1; DELETE FROM staff WHERE id = 9; END; INSERT INTO staff(id) VALUES (9);",
+        "CREATE TABLE n (id INTEGER PRIMARY KEY, name TEXT, unit TEXT, pay REAL); INSERT INTO n SELECT * FROM staff; DROP TABLE staff; ALTER TABLE n RENAME TO staff; UPDATE staff SET pay = 11.5 WHERE id = 1; VACUUM; ANALYZE",
+        "CREATE TRIGGER t AFTER INSERT ON staff BEGIN UPDATE staff SET pay = 11.5 WHERE id = 1; DELETE FROM staff WHERE id = 9; END; INSERT INTO staff(id) VALUES (9); DROP TRIGGER t",
+        "CREATE VIEW v AS SELECT id FROM staff WHERE name = 'Ada'; CREATE TABLE kept(a); UPDATE staff SET pay = 11.5 WHERE id IN v",
     ],
 )  # fmt: skip
 def test_a_probe_looks_at_what_the_submission_did(script: str):
@@ -191,7 +200,10 @@ def test_a_probe_looks_at_what_the_submission_did(script: str):
         ("DROP TABLE staff; CREATE VIRTUAL TABLE staff USING fts5(id, name, pay)", "failed_tests", "'staff' was a table and is a virtual table now"),
         ("PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = 'x'", "runtime_error", "not authorized"),
         ("SELECT * FROM pragma_writable_schema(1)", "runtime_error", ""),
-        ("DROP TABLE staff", "failed_tests", "the database cannot be asked: no such table: staff"),
+        ("DROP TABLE staff", "failed_tests", "'staff' is not there any more"),
+        ("CREATE TABLE n AS SELECT * FROM staff; DROP TABLE staff; ALTER TABLE n RENAME TO staff; UPDATE staff SET pay = 11.5 WHERE id = 1", "failed_tests", "'staff' is defined otherwise than before"),
+        ("UPDATE staff SET pay = 11.5 WHERE id = 1; CREATE UNIQUE INDEX i ON staff(id)", "failed_tests", "'staff' has an index that it had not"),
+        ("CREATE TRIGGER t AFTER UPDATE ON staff BEGIN SELECT 1; END; UPDATE staff SET pay = 11.5 WHERE id = 1", "failed_tests", "'staff' has a trigger that it had not"),
         ("CREATE TABLE x(", "syntax_error", "incomplete input"),
         ("INSERT INTO staff(id) VALUES (1)", "runtime_error", "UNIQUE constraint failed"),
     ],
@@ -200,6 +212,70 @@ def test_nothing_but_the_database_itself_reaches_the_probe(script: str, outcome:
     came, why = verdict(script, RAISE)
     assert came == outcome
     assert message in why
+
+
+TWO = "CREATE TABLE a(x); CREATE TABLE b(x); INSERT INTO a VALUES (1), (2); INSERT INTO b VALUES (1), (2); CREATE VIEW v AS SELECT x FROM a;"
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("DELETE FROM a WHERE x = 1", ""),
+        ("DELETE FROM a WHERE x = 1; DELETE FROM b; INSERT INTO b VALUES (2), (1)", ""),
+        ("DELETE FROM a WHERE x = 1; DELETE FROM b WHERE x = 1", "'b' holds other rows than before"),
+        ("DELETE FROM a WHERE x = 1; UPDATE b SET x = x + 0.0", "'b' holds other rows than before"),
+        ("DELETE FROM a WHERE x = 1; INSERT INTO b VALUES (1)", "'b' holds other rows than before"),
+        ("DROP VIEW v; CREATE VIEW v AS SELECT 2 AS x", "'v' is defined otherwise than before"),
+    ],
+)  # fmt: skip
+def test_only_the_tables_that_a_task_names_may_change(script: str, message: str):
+    check = select((2,), setup=TWO, probe="SELECT x FROM v", changes=("A",))
+    assert verdict(script, check) == ("failed_tests" if message else "passed", message)
+
+
+def test_a_task_that_changes_rows_may_ask_for_what_the_change_returns():
+    check = select((1,), setup=TWO, changes=("a",))
+    assert verdict("DELETE FROM a WHERE x < 2 RETURNING x", check) == ("passed", "")
+    assert verdict("DELETE FROM b; SELECT 1", check) == ("failed_tests", "'b' holds other rows than before")
+
+
+def test_a_task_may_ask_for_another_definition():
+    setup = "CREATE TABLE t(a INTEGER); INSERT INTO t VALUES (1); CREATE INDEX i ON t(a)"
+    check = select((1, "x"), setup=setup, probe="SELECT a, b FROM t", redefines=("t",))
+    assert verdict("ALTER TABLE t ADD COLUMN b DEFAULT 'x'; DROP INDEX i", check) == ("passed", "")
+    asked = select((1, "x"), setup=setup, probe="SELECT a, 'x' FROM t")
+    assert verdict("ALTER TABLE t ADD COLUMN b DEFAULT 'x'", asked)[0] == "failed_tests"
+    assert verdict("DROP INDEX i", asked) == ("failed_tests", "'i' is not there any more")
+
+
+def test_a_table_that_the_setup_lacks_cannot_be_named():
+    with pytest.raises(TaskBroken, match="no such table: c, which `changes` names"):
+        grade("SELECT 1", select((1,), setup=TWO, changes=("c",)))
+
+
+@pytest.mark.parametrize(
+    ("query", "passes"),
+    [
+        ("SELECT id, pay FROM t", False),
+        ("SELECT id, pay FROM t ORDER BY id", True),
+        ("SELECT id, pay FROM t GROUP BY id", True),  # SQLite sorts to group, from either end
+        ("VALUES (1, 1.5), (2, 2.5)", True),
+        ("SELECT * FROM sorted", True),
+        ("WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 2) SELECT n, n + 0.5 FROM c", True),
+    ],
+)  # fmt: skip
+def test_an_order_that_nothing_asks_for_is_none(query: str, passes: bool):
+    setup = "CREATE TABLE t(id, pay); INSERT INTO t VALUES (1, 1.5), (2, 2.5); CREATE VIEW sorted AS SELECT * FROM t ORDER BY id"
+    check = select((1, 1.5), (2, 2.5), setup=setup, ordered=True)
+    wanted = ("passed", "") if passes else ("failed_tests", "nothing asks for the order that the rows came in")
+    assert verdict(query, check) == wanted
+    assert verdict(query, select((1, 1.5), (2, 2.5), setup=setup)) == ("passed", "")
+
+
+def test_what_is_searched_by_tables_of_its_own_can_be_asked():
+    setup = "CREATE VIRTUAL TABLE f USING fts5(a); INSERT INTO f VALUES ('one two'); CREATE VIRTUAL TABLE r USING rtree(id, x0, x1); INSERT INTO r VALUES (7, 0, 1)"
+    query = "CREATE TEMP TABLE n(a); SELECT a, id FROM f, r WHERE f MATCH 'two' AND x0 < 1"
+    assert verdict(query, select(("one two", 7), setup=setup)) == ("passed", "")
 
 
 def test_a_view_over_a_probed_table_cannot_run_for_ever():
@@ -217,6 +293,7 @@ def test_a_probe_may_be_a_script_and_a_case_may_have_its_own():
         ),
         "CREATE TABLE t(a)",
         probe="SELECT a FROM t",
+        redefines=("T",),
     )
     unique = "DROP TABLE t; CREATE TABLE t(a UNIQUE); INSERT INTO t VALUES (1)"
     assert [str(result.outcome) for result in grade(unique, check).results] == ["passed", "passed"]
@@ -239,7 +316,7 @@ def test_limits(query: str, outcome: str):
 
 
 def test_a_setup_that_fails_is_the_tasks_fault_and_no_verdict():
-    with pytest.raises(ValueError, match=r"case 'c': its setup fails: no such table: nowhere"):
+    with pytest.raises(TaskBroken, match=r"case 'c': `setup` fails: no such table: nowhere"):
         grade("SELECT 1", select((1,), setup="INSERT INTO nowhere VALUES (1)"))
 
 

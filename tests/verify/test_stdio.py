@@ -133,6 +133,17 @@ def test_what_a_program_comes_to(program: str, outcome: str, words: str):
     assert report.usage.limits_enforced_by.startswith("cgroup")
 
 
+def test_what_the_compiler_used_counts():
+    source = "#include <bits/stdc++.h>\nint main() { long a, s = 0; while (std::cin >> a) s += a; std::cout << s; }"
+    kind = Stdio((Case("a", "1 2\n", "3\n"),), "cpp")
+    report = asyncio.run(run_check(Bubblewrap(), Task("t", "add", kind), source, SandboxRequest(limits=LIMITS)))
+    assert outcomes(report) == ["passed"]
+    # By hand: `g++` on all headers takes 0.5 s of CPU or more and over 100 MB; the program, milliseconds and 4 MB.
+    assert report.results[0].duration_s < 0.2 < report.usage.cpu_s
+    assert report.usage.wall_s > 0.2
+    assert report.usage.peak_memory_bytes > 60 << 20
+
+
 def test_where_it_went_wrong_is_told():
     (first, second) = grade("def f(x):\n    return 1 // (x - 1)\nprint(f(int(input()[0])))").results
     assert (first.location, first.message) == (

@@ -54,8 +54,8 @@ _TEST = pa.struct(
 )
 _MEASURED = pa.struct(
     [
-        field("latency_s", pa.float64(), "median time of a run on the task's performance inputs, on the host's clock", "seconds"),
-        field("reference_latency_s", pa.float64(), "the gold's, on the same inputs, in turn", "seconds"),
+        field("latency_s", pa.float64(), "CPU time of a run on the performance input with the median ratio", "seconds"),
+        field("reference_latency_s", pa.float64(), "the gold's, on the same input", "seconds"),
         field("peak_memory_bytes", pa.int64(), "median over these runs of the most memory the sandbox held", "bytes"),
         field("reference_peak_memory_bytes", pa.int64(), "the gold's", "bytes"),
         field("memory_growth_bytes", pa.float64(), "by how much one more call in the same process raises the sandbox's peak", "bytes per call"),
@@ -246,6 +246,17 @@ TABLES: dict[str, pa.Schema] = {
     "images": IMAGES,
 }
 """Every table, by name."""
+
+ROWS: dict[str, str] = {
+    "trajectories": "one attempt at one sample of a task: what was asked, sampled, run, graded and trained on",
+    "tasks": "one version of a task, by its content",
+    "policies": "one policy version of a run: where its weights are, and the samples and steps that made it",
+    "checks": "one expectation, over the rows of one chunk or the batch of one cycle",
+    "runs": "one run: its spec and what it ran with",
+    "events": "one thing that happened in a run",
+    "images": "one image that a run used",
+}
+"""What a row of each table is."""
 
 SCHEMA_VERSION = 1
 """Version of all schemas together. Raise it when a change could make older code misread or damage a table.

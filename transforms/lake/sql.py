@@ -14,7 +14,11 @@ from transforms.lake.errors import QueryError
 from transforms.lake.schemas import TABLES
 from transforms.lake.table import Lake
 
-_SESSION = {"datafusion.sql_parser.enable_ident_normalization": "true"}  # names are not case-sensitive, as in Spark
+_SESSION = {
+    "datafusion.sql_parser.enable_ident_normalization": "true",  # names are not case-sensitive, as in Spark
+    # Else grouping a UNION fails where two columns that meet have different descriptions.
+    "datafusion.execution.skip_physical_aggregate_schema_check": "true",
+}
 
 
 @functools.cache
@@ -37,7 +41,7 @@ def query(home: Path, sql: str) -> pa.Table:
     """
     with TemporaryDirectory(prefix="headrace-") as nothing:
         session = QueryBuilder(_SESSION)
-        named_views = _named(sql, views())
+        named_views = _with_those_below(_named(sql, views()))
         for table in _named(" ".join([sql, *(views()[view] for view in named_views)]), TABLES):
             delta = Lake(home).open(table)
             session.register(table, delta or Lake(Path(nothing)).open_or_create(table))
@@ -52,6 +56,16 @@ def _named(text: str, names: Iterable[str]) -> list[str]:
     """Which of the names stand in the text as a word. One too many costs only the time to open it."""
     words = set(re.findall(r"\w+", text.lower()))
     return [name for name in names if name in words]
+
+
+def _with_those_below(names: Iterable[str]) -> list[str]:
+    """Views, each behind the views that it is made of."""
+    ordered: dict[str, None] = {}
+    for name in names:
+        code = re.sub("--.*", "", views()[name])  # the comments hold examples, which read the view itself
+        below = re.findall(r"(?:FROM|JOIN) (\w+)", code)
+        ordered |= dict.fromkeys([*_with_those_below(view for view in below if view in views()), name])
+    return list(ordered)
 
 
 def _execute(session: QueryBuilder, sql: str) -> pa.Table:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import ArrayType, DataType, StructType
@@ -18,7 +19,7 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 
 from transforms.lake.errors import CommitConflict, LakeError, StorageFailed, TableTooNew
 from transforms.lake.files import FileAction, remove_files, sync, write_partitions
-from transforms.lake.rows import to_arrow
+from transforms.lake.rows import from_batches, to_arrow
 from transforms.lake.schemas import PARTITIONED_BY, SCHEMA_VERSION, TABLES
 
 SCHEMA_APP_ID = "headrace.schema"
@@ -133,6 +134,13 @@ class Lake:
         if not rows:
             return []
         return write_partitions(self.path(table), table, to_arrow(table, rows), PARTITIONED_BY.get(table, []))
+
+    def write_batches(self, table: str, batches: Sequence[pa.RecordBatch]) -> list[FileAction]:
+        """Write Arrow batches of exactly the table's schema as one file a partition. Raises as write_files does."""
+        data = from_batches(table, batches)
+        if data.num_rows == 0:
+            return []
+        return write_partitions(self.path(table), table, data, PARTITIONED_BY.get(table, []))
 
     def committed_version(self, table: str, app_id: str) -> int | None:
         """Highest version committed under an application id; None if there is none."""

@@ -53,6 +53,10 @@ class Check(Protocol):
         ...
 
 
+class TaskBroken(Exception):
+    """A task cannot judge: a fault of its author, no program's, that shows only when it is used. The text names it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """A prompt and a check."""

@@ -5,16 +5,17 @@ well as the test, and is found out. From inside the two cannot be told apart but
 """
 
 import ast
+import math
 import random
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from transforms.sources.alterations import Site, at, offsets, others, sites
 from transforms.sources.kinds.repository import Edit, Repository, Twin
 
-_LOOSE_KEYWORDS = {"abs", "rel", "abs_tol", "rel_tol", "places", "delta", "ndigits", "timeout", "ids", "match", "msg"}
-_ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)  # a better program than the gold might pass the altered bound as well
-_SAME = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)
+_POOL = 12  # twins that are kept for a test
+_SCALES = (1e-3, 0.03, 0.3, 1.0, 10.0)  # of a number: how far a test may let it be off
+_Run = Callable[[Mapping[str, str]], Awaitable[Mapping[str, str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Changes that go together, and the cases they make a right program fail."""
+    """Twins of the same cases: each alternative is changes that go together and make a right program fail them."""
 
     cases: frozenset[str]
-    changes: tuple[Change, ...]
+    alternatives: tuple[tuple[Change, ...], ...]
 
 
 def units(check: Repository) -> tuple[Unit, ...]:
@@ -40,10 +41,11 @@ def units(check: Repository) -> tuple[Unit, ...]:
 
     A canary is `assert False` at a test's end. It unmasks only reports that are forged for all tests alike.
     """
-    made = [
-        Unit(frozenset(twin.cases), tuple(_change(check.tests[edit.path], edit) for edit in twin.edits))
-        for twin in check.twins
-    ]
+    grouped: dict[frozenset[str], list[tuple[Change, ...]]] = {}
+    for twin in check.twins:
+        changes = tuple(_change(check.tests[edit.path], edit) for edit in twin.edits)
+        grouped.setdefault(frozenset(twin.cases), []).append(changes)
+    made = [Unit(cases, tuple(alternatives)) for cases, alternatives in grouped.items()]
     twinned = {_function(name) for unit in made for name in unit.cases}
     bare: dict[str, set[str]] = {}
     for case in check.cases:
@@ -53,51 +55,146 @@ def units(check: Repository) -> tuple[Unit, ...]:
         path, _, qualified = function.partition("::")
         change = _canary(path, check.tests[path], qualified.split("::"))
         if change is not None:
-            made.append(Unit(frozenset(names), (change,)))
+            made.append(Unit(frozenset(names), ((change,),)))
     return tuple(made)
 
 
-def altered(tests: Mapping[str, str], chosen: Iterable[Unit]) -> dict[str, str]:
-    """The test files with the changes of some units made."""
-    changes = sorted((change for unit in chosen for change in unit.changes), key=lambda change: -change.start)
+def altered(tests: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
+    """The test files with some changes made."""
     texts = dict(tests)
-    for change in changes:  # from the end, so that positions before stay as they are
+    for change in sorted(changes, key=lambda change: -change.start):  # so that positions before stay as they are
         text = texts[change.path]
         texts[change.path] = text[: change.start] + change.text + text[change.end :]
     return texts
 
 
 async def make_twins(
-    check: Repository, run: Callable[[Mapping[str, str]], Awaitable[Mapping[str, str]]], *, max_runs: int = 300
+    check: Repository, run: _Run, compared: Iterable[tuple[str, str]] = (), *, max_runs: int = 300
 ) -> tuple[Twin, ...]:
-    """Find twins for a check by altering one constant at a time and running a right program against it.
+    """Find twins for a check by altering one value at a time and running a right program against it.
 
     `run` runs the gold against test files and gives, for each case, `passed`, `assertion` (its test failed by an
-    assertion) or another word; it is called at most `max_runs` times. Cases that no constant fails by an assertion are
-    in no twin. Raises ValueError when the gold fails the tests as they are.
+    assertion) or another word; it is called some `max_runs` times at most. `compared` are the texts of pairs that a
+    wrong program's tests found unequal: what it returned makes the best twins. Each twin was run, and failed its cases
+    by assertions. Cases that no value fails so are in no twin. Raises ValueError when the gold fails the tests as they
+    are.
     """
     names = [case.name for case in check.cases]
     usual = await run(check.tests)
     if failing := [name for name in names if usual.get(name) != "passed"]:
         raise ValueError(f"the gold fails {', '.join(failing[:5])}: no twin can be made")
-    found: list[tuple[frozenset[str], Change]] = []
+    places = sites(check.tests)
+    pairs = [pair for sides in compared if (pair := _values(*sides)) is not None]
+    texts = {site: _texts(check, site, places, pairs) for site in places}
+    found: list[tuple[frozenset[str], Site]] = []
     alone: set[str] = set()
-    for change in _constants(check.tests)[: max_runs - 1]:
+    for site in [site for site in places if texts[site]][: max_runs - 1]:
         if alone >= set(names):
             break
-        statuses = await run(altered(check.tests, [Unit(frozenset(), (change,))]))
+        # A number goes far, past any tolerance: whether one near it is a twin is asked later.
+        first = texts[site][0] if (value := _number(site)) is None else repr(value + 2 * math.ceil(abs(value)) + 2)
+        statuses = await run(altered(check.tests, [_at_site(site, first)]))
         failed = frozenset(name for name in names if statuses.get(name) != "passed")
         # All at once is no evidence about any one of them: most likely the file broke.
-        if failed and all(statuses.get(name) == "assertion" for name in failed) and not failed & alone:
-            found.append((failed, change))
+        if failed and _all(failed, statuses, "assertion") and not failed & alone:
+            found.append((failed, site))
             alone |= failed if len(failed) == 1 else set()
-    twins: list[Twin] = []
-    taken: set[str] = set()
-    for failed, change in sorted(found, key=lambda one: len(one[0])):
-        if not failed & taken:
-            taken |= failed
-            twins.append(Twin(tuple(sorted(failed)), (_edit(check.tests[change.path], change),)))
-    return tuple(twins)
+    picked: dict[Site, frozenset[str]] = {}
+    for failed, site in sorted(found, key=lambda one: len(one[0])):
+        if not any(failed & other for other in picked.values()):
+            picked[site] = failed
+    await _leave_out_near(check, run, picked, texts)
+    return await _proven(check, run, picked, texts)
+
+
+def _texts(
+    check: Repository, site: Site, places: Sequence[Site], compared: Sequence[tuple[object, object]]
+) -> list[str]:
+    """Sources of values to put in a value's place, the most plausible first."""
+    pairs = [pair for left, right in compared for pair in ((left, right), (right, left))]
+    returned = [other for one, other in pairs if type(one) is type(site.value) and one == site.value]
+    rng = random.Random(f"{site.path}:{site.start}")
+    # What other tests expect is as plausible as can be; the likeliest to be expected come first.
+    elsewhere = [one.value for one in places if one.path == site.path and type(one.value) is type(site.value)][:6]
+    seen = [*returned, *rng.sample(elsewhere, min(2, len(elsewhere)))]
+    return others(check.tests[site.path][site.start : site.end], seen, rng)[: 2 * _POOL]
+
+
+def _values(left: str, right: str) -> tuple[object, object] | None:
+    """Two values of whose texts both are literals, else None."""
+    try:
+        return ast.literal_eval(left), ast.literal_eval(right)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+async def _leave_out_near(
+    check: Repository, run: _Run, picked: Mapping[Site, frozenset[str]], texts: dict[Site, list[str]]
+) -> None:
+    """Leave out numbers so near that a test's tolerance may let a right program pass with both.
+
+    A gold that fails with the number moved by s both ways shows a tolerance below s, so numbers 2 s away have no value
+    in common with it; for a tolerance that grows with the number 3 s are asked.
+    """
+    waiting = {site: value for site in picked if (value := _number(site)) is not None}
+    for scale in (0.0, *_SCALES):
+        steps = {site: _step(value, scale) for site, value in waiting.items()}
+        runs = []
+        for sign in (1, -1) if steps else ():
+            moved = [_at_site(site, repr(waiting[site] + sign * step)) for site, step in steps.items()]
+            runs.append(await run(altered(check.tests, moved)))
+        for site, step in steps.items():
+            if all(_all(picked[site], statuses, "assertion") for statuses in runs):
+                value = waiting.pop(site)
+                least = (3 if scale else 2) * step
+                wide = [value + sign * least * times for times in (1, 1.5, 2) for sign in (1, -1) if scale]
+                kept = [text for text in texts[site] if abs(ast.literal_eval(text) - value) >= least]
+                texts[site] = kept + [repr(type(value)(round(one, 6))) for one in wide]
+    for site in waiting:
+        texts[site] = []
+
+
+def _number(site: Site) -> float | None:
+    """The number of a site; None for other values."""
+    return site.value if isinstance(site.value, int | float) and not isinstance(site.value, bool) else None
+
+
+def _step(value: float, scale: float) -> float:
+    """How far to move a number: the least for a scale of 0, which is less than half of what whole numbers differ by."""
+    if scale:
+        return scale * max(1.0, abs(value))
+    return 0.5 if isinstance(value, int) else 1e-9 * max(1.0, abs(value))
+
+
+async def _proven(
+    check: Repository, run: _Run, picked: Mapping[Site, frozenset[str]], texts: Mapping[Site, list[str]]
+) -> tuple[Twin, ...]:
+    """Twins whose cases the gold fails while it passes all the others; one of each test is tried in one run."""
+    kept: dict[Site, list[str]] = {site: [] for site in picked}
+    for number in range(2 * _POOL):
+        tried = {site: texts[site][number] for site in picked if number < len(texts[site]) and len(kept[site]) < _POOL}
+        if not tried:
+            break
+        statuses = await run(altered(check.tests, [_at_site(site, text) for site, text in tried.items()]))
+        touched = frozenset().union(*(picked[site] for site in tried))
+        if not _all({case.name for case in check.cases} - touched, statuses, "passed"):
+            continue
+        for site, text in tried.items():
+            if _all(picked[site], statuses, "assertion"):
+                kept[site].append(text)
+    return tuple(
+        Twin(tuple(sorted(picked[site])), (_edit(check.tests[site.path], _at_site(site, text)),))
+        for site, written in kept.items()
+        for text in written
+    )
+
+
+def _all(names: Iterable[str], statuses: Mapping[str, str], word: str) -> bool:
+    return all(statuses.get(name) == word for name in names)
+
+
+def _at_site(site: Site, text: str) -> Change:
+    return Change(site.path, site.start, site.end, text)
 
 
 def _function(name: str) -> str:
@@ -114,9 +211,9 @@ def _change(text: str, edit: Edit) -> Change:
 
 
 def _common(left: str, right: str) -> int:
-    for at, (one, other) in enumerate(zip(left, right, strict=False)):
+    for number, (one, other) in enumerate(zip(left, right, strict=False)):
         if one != other:
-            return at
+            return number
     return min(len(left), len(right))
 
 
@@ -127,19 +224,6 @@ def _edit(text: str, change: Change) -> Edit:
         before, after = (before + 1, after) if before <= after else (before, after + 1)
     head = text[max(0, change.start - before) : change.start]
     return Edit(change.path, old, head + change.text + text[change.end : change.end + after])
-
-
-def _offsets(text: str) -> list[int]:
-    starts = [0]
-    for line in re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text):  # as Python counts lines, unlike splitlines
-        starts.append(starts[-1] + len(line))
-    return starts
-
-
-def _at(text: str, starts: Sequence[int], line: int, column: int) -> int:
-    """Position in the text; ast counts columns in UTF-8 bytes."""
-    start = starts[line - 1]
-    return start + len(text[start : starts[line]].encode()[:column].decode())
 
 
 def _canary(path: str, text: str, names: list[str]) -> Change | None:
@@ -156,124 +240,9 @@ def _canary(path: str, text: str, names: list[str]) -> Change | None:
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return None
     first, last = node.body[0], node.body[-1]
-    starts = _offsets(text)
-    at = _at(text, starts, last.end_lineno or last.lineno, last.end_col_offset or 0)
+    starts = offsets(text)
+    end = at(text, starts, last.end_lineno or last.lineno, last.end_col_offset or 0)
     if first.lineno == node.lineno:  # def test_a(): assert f(1)
-        return Change(path, at, at, "; assert False")
+        return Change(path, end, end, "; assert False")
     line = starts[first.lineno - 1]
-    return Change(path, at, at, f"\n{text[line : line + first.col_offset]}assert False")
-
-
-def _constants(tests: Mapping[str, str]) -> list[Change]:
-    """An altered value for each constant of the tests, the likeliest to matter first."""
-    found: list[tuple[int, Change]] = []
-    for path, text in tests.items():
-        try:
-            tree = ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError):
-            continue
-        starts = _offsets(text)
-        finder = _Finder()
-        finder.visit(tree)
-        for rank, node in finder.found:
-            start = _at(text, starts, node.lineno, node.col_offset)
-            end = _at(text, starts, node.end_lineno or node.lineno, node.end_col_offset or 0)
-            replaced = _other(text[start:end], node.value, random.Random(f"{path}:{start}"))
-            if replaced is not None:
-                found.append((rank, Change(path, start, end, replaced)))
-    return [change for _, change in sorted(found, key=lambda one: one[0])]
-
-
-class _Finder(ast.NodeVisitor):
-    """Constants with a rank: 0 expected sides, 1 tables of values, 2 others in tests, 3 the rest."""
-
-    def __init__(self) -> None:
-        self.found: list[tuple[int, ast.Constant]] = []
-        self.rank = 3
-
-    def under(self, rank: int, *nodes: ast.AST) -> None:
-        before, self.rank = self.rank, rank
-        for node in nodes:
-            self.visit(node)
-        self.rank = before
-
-    def visit_Constant(self, node: ast.Constant) -> None:
-        self.found.append((self.rank, node))
-
-    def visit_Expr(self, node: ast.Expr) -> None:
-        if not isinstance(node.value, ast.Constant):  # a docstring
-            self.visit(node.value)
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        return  # its parts have no places of their own
-
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        for decorator in node.decorator_list:
-            if isinstance(decorator, ast.Call) and len(decorator.args) > 1:  # parametrize: names, then values
-                self.under(1, decorator.args[1])
-        self.under(2, *node.body)
-
-    visit_AsyncFunctionDef = visit_FunctionDef
-
-    def visit_Assign(self, node: ast.Assign | ast.AnnAssign) -> None:
-        if node.value is not None:
-            table = isinstance(node.value, ast.List | ast.Tuple | ast.Dict | ast.Set)
-            self.under(min(self.rank, 1) if table else self.rank, node.value)
-
-    visit_AnnAssign = visit_Assign
-
-    def visit_Tuple(self, node: ast.Tuple) -> None:
-        for number, item in enumerate(node.elts):  # in a row of a table the expected value is mostly the last
-            self.under(self.rank if number == len(node.elts) - 1 else self.rank + 1, item)
-
-    def visit_Compare(self, node: ast.Compare) -> None:
-        sides = [node.left, *node.comparators]
-        if any(isinstance(operator, _ORDERS) for operator in node.ops):
-            return
-        for side in sides:
-            calls = any(isinstance(part, ast.Call) for part in ast.walk(side))
-            self.under(2 if calls or not all(isinstance(op, _SAME) for op in node.ops) else 0, side)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        if name.startswith(("assertLess", "assertGreater")):
-            return
-        self.visit(node.func)
-        for number, argument in enumerate(node.args):
-            self.under(0 if name.startswith("assert") and number == 1 else self.rank, argument)
-        for keyword in node.keywords:
-            if keyword.arg not in _LOOSE_KEYWORDS:
-                self.visit(keyword.value)
-
-
-def _other(source: str, value: object, rng: random.Random) -> str | None:
-    """Source of another value, in the manner of this one's: quotes, letters and length tell nothing.
-
-    None for one that is not written plainly, such as 0xff or a string with escapes, and where there is no other.
-    """
-    if isinstance(value, bool):
-        return repr(not value)
-    if isinstance(value, int):
-        return repr(value + rng.choice((1, 2, 3))) if source == repr(value) else None
-    if isinstance(value, float):
-        return repr(value + rng.choice((0.5, 1.0, 2.0))) if source == repr(value) and abs(value) < 1e12 else None
-    if isinstance(value, str | bytes):
-        text = value if isinstance(value, str) else value.decode("latin-1")
-        other = _other_text(text, rng)
-        return source.replace(text, other) if other and source.count(text) == 1 and "\\" not in source else None
-    return None
-
-
-def _other_text(text: str, rng: random.Random) -> str | None:
-    """The same characters in another order, if that is another text; else one letter or digit is another."""
-    swaps = [at for at in range(len(text) - 1) if text[at] != text[at + 1] and text[at : at + 2].isalnum()]
-    if swaps:
-        at = rng.choice(swaps)
-        return text[:at] + text[at + 1] + text[at] + text[at + 2 :]
-    places = [at for at, char in enumerate(text) if char.isascii() and char.isalnum()]
-    if not places:
-        return None
-    at = rng.choice(places)
-    alphabet = "0123456789" if text[at].isdigit() else "abcdefghijklmnopqrstuvwxyz"
-    char = rng.choice([one for one in alphabet if one != text[at].lower()])
-    return text[:at] + (char.upper() if text[at].isupper() else char) + text[at + 1 :]
+    return Change(path, end, end, f"\n{text[line : line + first.col_offset]}assert False")

@@ -4,10 +4,11 @@ import asyncio
 import random
 from dataclasses import dataclass, replace
 
-from sandboxes.protocol import SandboxError, SandboxProvider, SandboxRequest
+from sandboxes.protocol import ImageMissing, SandboxError, SandboxProvider, SandboxRequest
 from transforms.episode import CaseReport, Failure, now_us
 from transforms.grade.outcomes import Outcome
-from transforms.sources.task import Task
+from transforms.sources.task import Task, TaskBroken
+from transforms.verify.compile import ToolchainMissing
 from transforms.verify.math import VerifierDisagreement
 from transforms.verify.measure import measure
 from transforms.verify.run import run_check
@@ -37,8 +38,8 @@ async def attempt_program(
     made: list[Attempt] = []
     while not made or not made[-1].final:
         number, started = len(made) + 1, now_us()
-        report, failure = await _once(sandbox, task, program, request, measures)
-        final = report is not None or number == attempts or not _retryable(failure)
+        report, failure, again = await _once(sandbox, task, program, request, measures)
+        final = number == attempts or not again
         made.append(Attempt(number, final, started, now_us(), report, failure))
         if not final:
             request = _avoiding(request, failure)
@@ -49,18 +50,22 @@ async def attempt_program(
 
 async def _once(
     sandbox: SandboxProvider, task: Task, program: str, request: SandboxRequest, measures: frozenset[str]
-) -> tuple[CaseReport | None, Failure | None]:
+) -> tuple[CaseReport | None, Failure | None, bool]:
+    """A report or a failure, and whether another try may fare better."""
     try:
         report = await run_check(sandbox, task, program, request)
         if measures and all(result.outcome is Outcome.PASSED for result in report.results):
             report = replace(report, measured=await measure(sandbox, task, program, report, request, measures))
-        return report, None
+        return report, None, False
     except SandboxError as error:
-        return None, Failure(Outcome(error.outcome), str(error), error.evidence, error.host)
+        again = not isinstance(error, ImageMissing | ToolchainMissing)
+        return None, Failure(Outcome(error.outcome), str(error), error.evidence, error.host), again
     except VerifierDisagreement as error:
-        return None, Failure(error.outcome, str(error), error.evidence)
+        return None, Failure(error.outcome, str(error), error.evidence), False
+    except TaskBroken as error:
+        return None, Failure(Outcome.GRADER_ERROR, str(error), repr(error)), False
     except Exception as error:  # noqa: BLE001 - the boundary of a verification: a defect of the grader, kept as a row
-        return None, Failure(Outcome.GRADER_ERROR, f"unexpected {type(error).__name__}: {error}", repr(error))
+        return None, Failure(Outcome.GRADER_ERROR, f"unexpected {type(error).__name__}: {error}", repr(error)), False
 
 
 def _avoiding(request: SandboxRequest, failure: Failure | None) -> SandboxRequest:
@@ -68,7 +73,3 @@ def _avoiding(request: SandboxRequest, failure: Failure | None) -> SandboxReques
     if failure is None or failure.host is None:
         return request
     return replace(request, demand=replace(request.demand, avoid=request.demand.avoid | {failure.host}))
-
-
-def _retryable(failure: Failure | None) -> bool:
-    return failure is not None and failure.outcome.outcome_class == "infra"

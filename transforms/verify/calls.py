@@ -18,6 +18,7 @@ from sandboxes.protocol import Command, Process, ProvisionFailed, Result, Sandbo
 from transforms.episode import together
 from transforms.grade.outcomes import Outcome
 from transforms.sources.kinds.call import Language
+from transforms.sources.task import TaskBroken
 from transforms.verify import values
 
 STARTUP_S = 30.0
@@ -97,7 +98,7 @@ class Answer:
     """Where in the program an exception was raised, such as `line 3 in add`, as far as the program tells the truth."""
 
 
-class CheckerFailed(Exception):
+class CheckerFailed(TaskBroken):
     """A task's checker cannot judge: it raised, gave no bool or broke a limit. The task's fault, no program's."""
 
 

@@ -37,6 +37,10 @@ COMPILER_MESSAGE_CHARS = 4000
 
 # Compilers of Go say no more than where and what.
 _ERROR = re.compile(r"^.*(?:\berror\b|Error: |undefined reference|^main\.go:\d).*$", re.MULTILINE)
+# Of an assembler or linker below the compiler, whose own end is a plain exit; not of a line that quotes the source.
+_FILE_TOO_LARGE = re.compile(
+    r"^(?![ \d]|\S*main\.\w{1,4}:\d).*(?:file size limit exceeded|file too large).*$", re.MULTILINE | re.IGNORECASE
+)
 _LINE = re.compile(r"\b[Mm]ain\.\w{1,4}:(\d+)")
 _PRODUCT_BYTES = 64 * MIB
 _SITE = b"import builtins, site\nif not hasattr(builtins, 'exit'):\n    site.main()\n"
@@ -63,6 +67,7 @@ _HELLO = {
     "rust": 'fn main() { println!("ok"); }',
     "python": "print('ok')",
 }
+_TOOLCHAINS = ("go", "java", "rust")  # what the image `toolchains` has and `base` has not
 _proven: set[tuple[object, ...]] = set()
 
 
@@ -162,11 +167,19 @@ async def require_toolchain(sandbox: SandboxProvider, language: Language, reques
         evidence = (
             f"`{' '.join(language.run)}`: exit {result.exit_code}, signal {result.signal}, {result.breach}; {said}"
         )
+    image = "toolchains" if language.name in _TOOLCHAINS else "base"
+    way = "raise its limits, or mend it" if image == request.image else another_image(sandbox, image)
     raise ToolchainMissing(
         f"a {language.name} program known to be good cannot be compiled and run in image {request.image}, so no other "
-        "is judged there: use an image that has the language, such as that of `headrace sandbox build toolchains`",
+        f"is judged there; {way}",
         evidence=evidence[:500],
     )
+
+
+def another_image(sandbox: SandboxProvider, name: str) -> str:
+    """The way out where an image lacks what the shipped image `name` has, as the end of a message."""
+    back_end = " on another back-end (`subprocess` has no images)" if sandbox.name == "subprocess" else ""
+    return f"use an image that has it, such as `{name}` (`headrace sandbox build {name}`){back_end}"
 
 
 def _words(words: tuple[str, ...], language: Language, box: Sandbox, limits: Limits) -> tuple[str, ...]:
@@ -179,6 +192,8 @@ def _refusal(result: Result, said: str) -> Refusal | None:
         return Refusal(Outcome(result.breach), f"{result.breach} broken by the compiler")
     if result.exit_code == 0:
         return None
+    if (full := _FILE_TOO_LARGE.search(said)) is not None:
+        return Refusal(Outcome.DISK_LIMIT, f"disk_limit broken by the compiler: {full[0].strip()}")
     error = _ERROR.search(said)
     if error is None:
         how = f"signal {result.signal}" if result.signal else f"exit code {result.exit_code}"

@@ -12,6 +12,7 @@ from sandboxes.protocol import Breach, HostOutOfMemory, SandboxProvider, Sandbox
 from transforms.episode import CaseReport, CaseResult
 from transforms.grade.outcomes import Outcome
 from transforms.sources.kinds.math import Case, Math
+from transforms.sources.task import TaskBroken
 from transforms.verify.answers.answer import read_answer
 from transforms.verify.answers.client import Question, Reply, compare
 from transforms.verify.answers.same import Arithmetic, Undecided, same_answer
@@ -24,7 +25,7 @@ _ENDINGS: dict[int, tuple[Breach, str]] = {
 }
 
 
-class ExpectedUnreadable(ValueError):
+class ExpectedUnreadable(TaskBroken):
     """The task's own answer has no value, so nothing can be compared with it."""
 
 

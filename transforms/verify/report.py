@@ -30,6 +30,8 @@ class Told:
     """Where in the program the exception was: `src/main.py line 3 in add`."""
     by_assertion: bool = False
     """Whether an assertion of the test failed."""
+    compared: tuple[str, str] | None = None
+    """The last two values that it found unequal, as their text, where the run was asked to tell."""
     seconds: float = 0.0
     """Between the lines before and after, as they came."""
 
@@ -151,6 +153,10 @@ def _failure(line: dict[str, object], seconds: float = 0.0) -> Told:
     outcome = Outcome.FAILED_TESTS if kind in _ASSERTIONS else Outcome.RUNTIME_ERROR
     outcome = Outcome.SYNTAX_ERROR if kind in ("SyntaxError", "IndentationError", "TabError") else outcome
     known = kind in _ASSERTIONS or isinstance(getattr(builtins, kind, None), type)
-    return Told(
-        outcome, kind if known else "an exception of the program's own", place or None, kind in _ASSERTIONS, seconds
-    )
+    match line.get("compared"):
+        case [str(left), str(right)]:
+            compared = left, right
+        case _:
+            compared = None
+    kind, by_assertion = kind if known else "an exception of the program's own", kind in _ASSERTIONS
+    return Told(outcome, kind, place or None, by_assertion, compared, seconds)

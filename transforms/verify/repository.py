@@ -5,11 +5,12 @@ Tests and program share a process, so a report can be a lie. What makes it worth
 - Each run has a fresh sandbox with the pristine files, those changes that the task admits, and the tests in a folder
   that programs cannot write. A witness process reports how the run ended, with a nonce: see `pytest_runner.py`.
 - The tests have twins that a right program must fail: see `transforms/sources/twins.py`. A round is two runs. In the
-  first, units drawn by lot are replaced by their twins; in the second, all the others. A case passes where its test
-  passes and its twin does not. One that passes both ways was passed by no right program: the outcome is `tampered`.
+  first, units drawn by lot are replaced by a twin of theirs; in the second, all the others. Of the twins that a unit
+  has, each round draws another, so no grading asks what another asked. A case passes where its test passes and none of
+  the twins does. One that passes both ways was passed by no right program: the outcome is `tampered`.
 - A program that guesses how the tests stand in its run, and forges reports to suit, gets n units through a round once
   in 2**(n + 1) times at most, since the two runs know nothing of each other. Rounds go on until what still stands was
-  a guess of `_BITS` bits.
+  a guess of `_BITS` bits, and a unit of several twins was asked `_DRAWS` of them.
 
 A run that did not come to its end passes no case.
 """
@@ -35,8 +36,9 @@ from transforms.episode import CaseReport, CaseResult, together
 from transforms.grade.outcomes import Outcome
 from transforms.sources.kinds.repository import Case, Repository, Twin
 from transforms.sources.repository import matches
+from transforms.sources.task import TaskBroken
 from transforms.sources.twins import altered, make_twins, units
-from transforms.verify.compile import ToolchainMissing
+from transforms.verify.compile import ToolchainMissing, another_image
 from transforms.verify.patch import PatchError, PathRefused, apply_patch, is_patch, parse_patch, tree_with
 from transforms.verify.report import Told, read_report
 
@@ -44,6 +46,7 @@ STARTUP_S = 30.0
 """Seconds that pytest may take to be imported, before any code of the candidate's is in the sandbox."""
 
 _BITS = 16  # one guesser in 65536 gets through,
+_DRAWS = 3
 _ROUNDS = 6  # or one in 4096 where there is but one unit
 _RUNNER = (Path(__file__).parent / "inside/pytest_runner.py").read_bytes()
 _REPLY_BYTES = 6 << 20  # more than the runner's own bounds come to
@@ -147,10 +150,13 @@ async def run_tests(
     files: Mapping[str, str],
     tests: Mapping[str, str],
     request: SandboxRequest,
+    *,
+    compared: bool = False,
 ) -> TestRun:
     """One run of a check's cases, from these test files, in a fresh sandbox with these files as its workspace.
 
-    Raises SandboxError when the host failed, ToolchainMissing when the image has no pytest.
+    `compared`: report what failing tests found unequal, which is for programs of the task's own alone. Raises
+    SandboxError when the host failed, ToolchainMissing when the image has no pytest.
     """
     limits = request.limits
     wall_s, cpu_s = check.time_limit_s or limits.wall_time_s, check.time_limit_s or limits.cpu_time_s
@@ -159,7 +165,7 @@ async def run_tests(
     async with await sandbox.create(replace(request, files={**request.files, **job})) as box:
         argv = ("python3", "-I", "-S", "-B", f"{box.job}/pytest_runner.py")
         witness = await box.start(Command(argv, channel=True, wall_time_s=wall_s, cpu_time_s=cpu_s))
-        await _expect_pytest(witness, request.image)
+        await _expect_pytest(witness, sandbox, request.image)
         try:
             await box.put({path: File(text.encode("utf-8", "replace")) for path, text in files.items()})
         except FilesRefused as error:
@@ -170,6 +176,7 @@ async def run_tests(
             "cases": [case.name for case in check.cases],
             "paths": sorted({case.name.partition("::")[0] for case in check.cases}),
             "python_path": list(check.python_path),
+            "compared": compared,
             "conftest": any(path.rpartition("/")[2] == "conftest.py" for path in tests),
         }
         await witness.send(json.dumps(order).encode())
@@ -189,6 +196,7 @@ async def twins_for(
 ) -> tuple[Twin, ...]:
     """Twins for a check's tests, found by running its gold, a diff: see `twins.make_twins`.
 
+    What the repository returns before any change is asked first: no altered value is more plausible.
     Raises ValueError when the gold fails the tests, PatchError when it does not apply, SandboxError.
     """
     files = build(check, gold).files
@@ -196,7 +204,8 @@ async def twins_for(
     async def run(tests: Mapping[str, str]) -> dict[str, str]:
         return (await run_tests(sandbox, check, files, tests, request)).words()
 
-    return await make_twins(check, run)
+    base = await run_tests(sandbox, check, check.files, check.tests, request, compared=True)
+    return await make_twins(check, run, [one.compared for one in base.told.values() if one.compared is not None])
 
 
 async def _rounds(sandbox: SandboxProvider, judge: _Judge, built: Built, request: SandboxRequest):
@@ -204,13 +213,16 @@ async def _rounds(sandbox: SandboxProvider, judge: _Judge, built: Built, request
     check = judge.check
     pool = units(check)
     if not pool:
-        raise ValueError("no twin is given and none can be made, so nothing tells a forged report")
+        raise TaskBroken("`tests` holds none of the tests that `cases` names, or is no Python")
     bits = 0
-    for _ in range(_ROUNDS):
+    order = {unit: _LOT.sample(unit.alternatives, len(unit.alternatives)) for unit in pool}
+    draws = min(_DRAWS, max(map(len, order.values())))
+    for number in range(_ROUNDS):
         chosen = [unit for unit in pool if _LOT.random() < 0.5]
         runs = []
         for twinned in (chosen, [unit for unit in pool if unit not in chosen]):
-            run = await run_tests(sandbox, check, built.files, altered(check.tests, twinned), request)
+            changes = [change for unit in twinned for change in order[unit][number % len(order[unit])]]
+            run = await run_tests(sandbox, check, built.files, altered(check.tests, changes), request)
             yield run.usage
             if run.fault is not None:
                 judge.fault(*run.fault)
@@ -220,7 +232,7 @@ async def _rounds(sandbox: SandboxProvider, judge: _Judge, built: Built, request
         for case in judge.waiting():
             _judge_case(judge, case, runs, [case.name in side for side in twins])
         bits += 1 + sum(any(name in judge.standing for name in unit.cases) for unit in pool)
-        if not judge.standing or bits >= _BITS:
+        if not judge.standing or (bits >= _BITS and number + 1 >= draws):
             return
 
 
@@ -243,16 +255,18 @@ def _admitted(check: Repository, path: str) -> bool:
     return matches(path, check.artifacts) and path not in check.tests and not matches(path, _NEVER)
 
 
-async def _expect_pytest(witness: Process, image: str) -> None:
+async def _expect_pytest(witness: Process, sandbox: SandboxProvider, image: str) -> None:
     """Wait until pytest is there. No code of the candidate's is in the sandbox yet, so a failure is not its own."""
     hello = await witness.receive(timeout_s=STARTUP_S, max_bytes=4096)
     if hello is not None and hello[:1] == b"R":
         return
     result = await witness.kill()
-    evidence = (hello or result.stderr).decode(errors="replace").strip()[-500:]
+    said = result.stderr if hello is None else hello[1:]  # `M`, then the reason
+    evidence = said.decode(errors="replace").strip()[-500:]
     if hello is not None or result.exit_code == 127:
         raise ToolchainMissing(
-            f"image {image} has no pytest for Python 3", evidence=evidence or f"exit {result.exit_code}"
+            f"image {image} has no pytest for Python 3; {another_image(sandbox, 'base')}",
+            evidence=evidence or f"exit {result.exit_code}",
         )
     ended = f"exit {result.exit_code}, signal {result.signal}, breach {result.breach} after {result.wall_s:.1f} s"
     raise ProvisionFailed("the test runner did not start in its sandbox", evidence=evidence or ended)

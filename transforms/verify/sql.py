@@ -11,6 +11,7 @@ from transforms.episode import CaseReport, CaseResult, together
 from transforms.grade.outcomes import Outcome
 from transforms.sources.kinds.sql import Case, Cell, Row, Sql
 from transforms.sources.kinds.tolerance import Tolerance
+from transforms.sources.task import TaskBroken
 from transforms.verify.calls import Answer, Arguments, Function, call_function
 
 _RUNNER = Function((Path(__file__).parent / "inside/sql_runner.py").read_text(encoding="utf-8"), "run")
@@ -21,23 +22,28 @@ _CELLS = (int, float, str, bytes, type(None))
 async def run_sql(sandbox: SandboxProvider, check: Sql, program: str, request: SandboxRequest) -> CaseReport:
     """Run every case of a check against a submission, each in a database of its own.
 
-    Raises SandboxError when the host failed, ValueError when the SQL of the task's own setup does not run.
+    Raises SandboxError when the host failed, TaskBroken when the SQL of the task's own setup does not run.
     """
     max_bytes = request.limits.output_kib * 1024
-    calls = [
-        Arguments(([check.setup, case.setup], program, case.probe or check.probe, max_bytes)) for case in check.cases
-    ]
+    calls = [_arguments(check, case, program, max_bytes) for case in check.cases]
     answers, usage = await call_function(sandbox, _RUNNER, calls, request)
-    for number, answer in enumerate(answers):
+    for case, answer in zip(check.cases, answers, strict=True):
         if isinstance(answer.value, tuple) and answer.value[:1] == ("setup_failed",):
             # Asked again with no submission near it: no submission can turn its own end into a fault of the task.
-            alone = Arguments((calls[number].args[0], "", "", max_bytes))
+            alone = _arguments(check, case, "", max_bytes)
             (again,), more = await call_function(sandbox, _RUNNER, [alone], request)
             if again.value == answer.value:
-                raise ValueError(f"case {check.cases[number].name!r}: its setup fails: {answer.value[1]}")
+                raise TaskBroken(f"case {case.name!r}: `setup` fails: {answer.value[1]}")
             usage = together([usage, more], output_bytes=max_bytes)
     results = (_judged(check, case, answer) for case, answer in zip(check.cases, answers, strict=True))
     return CaseReport(tuple(results), usage)
+
+
+def _arguments(check: Sql, case: Case, program: str, max_bytes: int) -> Arguments:
+    probe = case.probe or check.probe
+    changes = None if probe and not check.changes else list(check.changes)
+    setups = [check.setup, case.setup]
+    return Arguments((setups, program, probe, check.ordered, changes, list(check.redefines), max_bytes))
 
 
 def _judged(check: Sql, case: Case, answer: Answer) -> CaseResult:
@@ -50,8 +56,10 @@ def _judged(check: Sql, case: Case, answer: Answer) -> CaseResult:
                 outcome, message = Outcome.FAILED_TESTS, "no statement gives rows"
             case ("too_large",):
                 outcome, message = Outcome.OUTPUT_LIMIT, "the rows are too large"
-            case ("replaced", str(table), str(what)):
-                outcome, message = Outcome.FAILED_TESTS, f"{table!r} was a table and is {what} now"
+            case ("by_chance",):
+                outcome, message = Outcome.FAILED_TESTS, "nothing asks for the order that the rows came in"
+            case ("disturbed", str(name), str(what)):
+                outcome, message = Outcome.FAILED_TESTS, f"{name!r} {what}"
             case ("probe_failed", str(why)):
                 outcome, message = Outcome.FAILED_TESTS, f"the database cannot be asked: {why}"
             case (("syntax_error" | "runtime_error" | "disk_limit") as tag, str(why)):

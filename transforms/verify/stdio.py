@@ -76,10 +76,13 @@ async def run_stdio(sandbox: SandboxProvider, check: Stdio, program: str, reques
 async def _run_cases(
     sandbox: SandboxProvider, language: Language, cases: Sequence[Case], compiled: Compiled, request: SandboxRequest
 ) -> tuple[list[Ending], list[Usage]]:
-    """Run the program once a case, in fresh sandboxes, until a limit was broken too often."""
+    """Run the program once a case, in fresh sandboxes, until a limit was broken too often.
+
+    Returns an ending a case, and what each sandbox used, the compiler's before the others.
+    """
     asked = run_request(language, compiled, request)
     endings: list[Ending] = []
-    usages: list[Usage] = []
+    usages = [] if compiled.usage is None else [compiled.usage]
     for case in cases:
         broken = Counter(ending.outcome for ending in endings if str(ending.outcome).endswith("_limit"))
         spent = next((outcome for outcome, times in broken.items() if times >= _STRIKES), None)

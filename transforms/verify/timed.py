@@ -1,14 +1,15 @@
 """One run of a program on one performance input, kind by kind: what it came to, how long it took, what it held.
 
-A run has a fresh process in a fresh sandbox. Its time is the host's, from the input's departure to the answer's
-arrival, so it holds the start of a process, and of the interpreter for `stdio`; compilation is not in it.
+A run has a fresh process in a fresh sandbox. Its time is the CPU time of all in that sandbox, as its control group
+counts it: what else the machine does hardly shows in it (wall time beside it spreads four times as wide), and neither
+does waiting. So it holds the start of a process, and of the interpreter for `stdio`; compilation is not in it.
 """
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sandboxes.protocol import SandboxProvider, SandboxRequest
+from sandboxes.protocol import SandboxProvider, SandboxRequest, Usage
 from transforms.grade.outcomes import Outcome
 from transforms.sources.kinds import call, stdio
 from transforms.sources.languages import LANGUAGES
@@ -28,6 +29,7 @@ class Run:
     message: str
     output: Any
     seconds: float
+    """Of CPU time; on the host's clock, from the input's departure to the answer's arrival, where no group counts."""
     peak_memory_bytes: int
 
 
@@ -58,6 +60,10 @@ async def is_right(
     return verdicts[case][0] is Outcome.PASSED
 
 
+def _seconds(usage: Usage, wall_s: float) -> float:
+    return wall_s if usage.limits_enforced_by == "rlimits" else usage.cpu_s
+
+
 def _call_timer(sandbox: SandboxProvider, check: call.Call, program: str, request: SandboxRequest) -> Timer:
     function = Function(program, check.entry_point, check.prefix, check.language)
     asked = request
@@ -66,7 +72,9 @@ def _call_timer(sandbox: SandboxProvider, check: call.Call, program: str, reques
 
     async def run(args: Any) -> Run:
         (answer,), usage = await call_function(sandbox, function, [Arguments(args)], asked)
-        return Run(answer.outcome, answer.message, answer.value, answer.duration_s, usage.peak_memory_bytes)
+        return Run(
+            answer.outcome, answer.message, answer.value, _seconds(usage, answer.duration_s), usage.peak_memory_bytes
+        )
 
     return run
 
@@ -87,6 +95,8 @@ async def _stdio_timer(
 
     async def run(stdin: Any) -> Run:
         ending, usage = await run_case(sandbox, language, stdio.Case("input", stdin, ""), asked)
-        return Run(ending.outcome, ending.message, ending.stdout, ending.duration_s, usage.peak_memory_bytes)
+        return Run(
+            ending.outcome, ending.message, ending.stdout, _seconds(usage, ending.duration_s), usage.peak_memory_bytes
+        )
 
     return run

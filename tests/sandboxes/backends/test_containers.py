@@ -274,12 +274,14 @@ def test_output_is_taken_out_of_its_pieces_however_they_arrive():
 
 
 def test_the_socket_to_the_container_is_no_port(provider: Docker):
+    """One of ours would be there each time; one of a neighbour's is not."""
+
     async def go() -> list[str]:
         before = _listening()
         async with await provider.create(REQUEST):
             return sorted(_listening() - before)
 
-    assert asyncio.run(go()) == []
+    assert [] in (asyncio.run(go()) for _ in range(5))
 
 
 def _listening() -> set[str]:

@@ -4,13 +4,16 @@ import asyncio
 import contextlib
 import os
 import resource
+import signal
 import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
+import pytest
+
 from sandboxes.limits import MIB, Limits
-from sandboxes.protocol import Command, Process
-from tests.sandboxes.conformance.backends import LIMITS, PYTHON, Backend, python
+from sandboxes.protocol import Command, Process, Sandbox
+from tests.sandboxes.conformance.backends import LIMITS, PYTHON, Backend, host_pids, parent, python
 
 FRAMES = """
 import os, sys, time
@@ -69,7 +72,7 @@ async def test_silence_is_none_on_time_and_no_end(backend: Backend):
     async with talk(backend, "receive(); send(b'here')") as process:
         began = time.monotonic()
         assert await process.receive(timeout_s=0.3, max_bytes=9) is None
-        assert 0.3 <= time.monotonic() - began < 1.5
+        assert 0.3 <= time.monotonic() - began < 5
         await process.send(b"?")
         assert await process.receive(timeout_s=10, max_bytes=9) == b"here"
 
@@ -88,7 +91,7 @@ async def test_a_program_that_ends_without_a_frame_is_told_at_once(backend: Back
     async with talk(backend, "os._exit(0)") as process:
         assert await process.receive(timeout_s=9, max_bytes=9) is None
         assert (await process.wait()).exit_code == 0
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 8
 
 
 async def test_what_it_prints_is_no_frame(backend: Backend):
@@ -107,13 +110,34 @@ async def test_without_a_channel_there_is_no_descriptor_3(backend: Backend):
 
 
 async def test_each_send_starts_time_and_output_afresh(backend: Backend):
-    limits = LIMITS.model_copy(update={"wall_time_s": 0.8, "output_kib": 1})
-    source = "while True: receive(); time.sleep(0.35); os.write(1, b'x' * 700); send(b'y')"
+    limits = LIMITS.model_copy(update={"wall_time_s": 1.2, "output_kib": 1})
+    source = "while True: last = receive(); time.sleep(0.35); os.write(1, b'x' * 700); last and sys.exit(); send(b'y')"
     async with talk(backend, source, limits) as process:
         for _ in range(4):
-            await process.send(b"go")
+            await process.send(b"")
             assert await process.receive(timeout_s=5, max_bytes=9) == b"y"
-        assert (await process.wait()).breach == "time_limit"
+        await process.send(b"last")
+        result = await process.wait()
+        assert (result.exit_code, result.breach, result.stdout) == (0, None, b"x" * 1024)
+
+
+async def test_each_send_starts_cpu_time_afresh(backend: Backend):
+    """Eight times 0.3 s where 0.7 s are allowed each time: more together than any whole second above that."""
+    source = """
+while seconds := float(receive()):
+    end = time.process_time() + seconds
+    while time.process_time() < end: pass
+    send(b"y")
+"""
+    async with talk(backend, source, LIMITS.model_copy(update={"cpu_time_s": 0.7})) as process:
+        for _ in range(8):
+            await process.send(b"0.3")
+            assert await process.receive(timeout_s=9, max_bytes=9) == b"y"
+        await process.send(b"9")
+        assert await process.receive(timeout_s=9, max_bytes=9) is None
+        result = await process.wait()
+        assert result.breach == "time_limit"
+        assert result.cpu_s < 5  # not all the nine seconds
 
 
 async def test_a_program_that_reads_no_frame_holds_the_sender_no_longer_than_its_time(backend: Backend):
@@ -123,7 +147,7 @@ async def test_a_program_that_reads_no_frame_holds_the_sender_no_longer_than_its
         await process.send(bytes(8 * MIB))
         assert await process.receive(timeout_s=0.1, max_bytes=9) is None
         assert (await process.wait()).breach == "time_limit"
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 8
 
 
 async def test_a_flood_of_frames_that_nobody_reads_does_not_fill_the_host(backend: Backend):
@@ -146,3 +170,61 @@ async def test_a_child_may_keep_the_channel(backend: Backend):
         assert await process.receive(timeout_s=10, max_bytes=9) == b"child"
     async with backend.open() as sandbox:
         assert (await python(sandbox, "pass")).exit_code == 0
+
+
+async def test_what_was_sent_before_an_end_with_a_full_disk_comes_first(backend: Backend):
+    source = """
+for n in range(3): send(b"%d" % n)
+os.write(3, b"\\0\\0\\0\\5half")
+try: open("full", "wb").write(bytes(6 << 20))
+except OSError: pass
+"""
+    async with talk(backend, source, LIMITS.model_copy(update={"disk_mib": 4})) as process:
+        await asyncio.sleep(0.5)  # all of it comes at once
+        frames = [await process.receive(timeout_s=5, max_bytes=9) for _ in range(5)]
+        assert frames == [b"0", b"1", b"2", None, None]
+        assert (await process.wait()).breach == "disk_limit"
+
+
+async def sent_past_its_time(sandbox: Sandbox) -> tuple[Process, int]:
+    """A program that sent a frame when its CPU time was used up, which nobody has looked at; and its host pid."""
+    mark = f"9{time.monotonic_ns() % 10**6:06d}"
+    source = f"""
+while time.process_time() < 0.5: pass
+send(b"answer")
+os.execvp("sleep", ["sleep", "{mark}"])
+"""
+    process = await sandbox.start(Command((*PYTHON, FRAMES + source), channel=True, cpu_time_s=0.3))
+    while not (found := host_pids(f"sleep\0{mark}")):
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.2)  # the frame comes
+    return process, found[0]
+
+
+async def test_what_was_sent_before_the_end_comes_though_a_limit_is_found_broken_first(backend: Backend):
+    """The guest cannot tell of the end before we have looked at the limits."""
+    if backend.guest_kernel:
+        pytest.skip("the host cannot tell one program of this kernel from another")
+    async with backend.open() as sandbox:
+        process, pid = await sent_past_its_time(sandbox)
+        guest = parent(pid)
+        os.kill(guest, signal.SIGSTOP)
+        os.kill(pid, signal.SIGTERM)
+        receiving = asyncio.ensure_future(process.receive(timeout_s=9, max_bytes=9))
+        await asyncio.sleep(0.5)
+        os.kill(guest, signal.SIGCONT)
+        assert await receiving == b"answer"
+        assert await process.receive(timeout_s=9, max_bytes=9) is None
+        result = await process.wait()
+        assert (result.signal, result.breach) == (15, "time_limit")
+
+
+async def test_what_a_program_sent_that_a_broken_limit_ended_is_not_delivered(backend: Backend):
+    """Else a worker's word that its child was killed would come before the limit that killed it."""
+    if backend.guest_kernel:
+        pytest.skip("the host cannot tell one program of this kernel from another")
+    async with backend.open() as sandbox:
+        process, _ = await sent_past_its_time(sandbox)
+        assert [await process.receive(timeout_s=9, max_bytes=9) for _ in range(2)] == [None, None]
+        result = await process.wait()
+        assert (result.signal, result.breach) == (9, "time_limit")

@@ -41,7 +41,7 @@ async def _killed_while(meanwhile: Callable[[], Awaitable[None]]) -> Result:
 
 
 def test_a_neighbour_killed_for_memory_in_its_own_group_says_nothing_of_ours():
-    before = Path("/proc/vmstat").read_text().split("oom_kill ")[1].split()[0]
+    before = kills_of_the_host()
 
     async def a_hog_dies():
         async with await Bubblewrap(cgroups=True).create(SandboxRequest(image="host", limits=SMALL)) as sandbox:
@@ -50,7 +50,11 @@ def test_a_neighbour_killed_for_memory_in_its_own_group_says_nothing_of_ours():
 
     result = killed_while(a_hog_dies)
     assert (result.signal, result.breach) == (9, None)
-    assert Path("/proc/vmstat").read_text().split("oom_kill ")[1].split()[0] > before  # the host did kill
+    assert kills_of_the_host() > before
+
+
+def kills_of_the_host() -> int:
+    return int(Path("/proc/vmstat").read_text().split("oom_kill ")[1].split()[0])
 
 
 def test_a_kill_for_memory_in_the_group_we_share_is_the_hosts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

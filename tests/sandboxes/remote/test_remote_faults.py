@@ -55,7 +55,10 @@ def through(network: Network, host: WorkerProcess, job: Callable[[Remote], Await
 def test_a_slow_network_makes_no_deadline_shorter(host: WorkerProcess):
     async def job(provider: Remote) -> None:
         async with await provider.create(REQUEST) as sandbox:
-            async with await sandbox.start(channel("os.read(3, 4); send(b'here'); time.sleep(9)")) as process:
+            async with await sandbox.start(
+                channel("send(b'up'); os.read(3, 4); send(b'here'); time.sleep(9)")
+            ) as process:
+                assert await process.receive(timeout_s=9, max_bytes=99) == b"up"
                 await process.send(b"")
                 begun = time.monotonic()
                 assert await process.receive(timeout_s=0.35, max_bytes=99) == b"here"  # 0.2 s there, 0.2 s back
@@ -102,9 +105,9 @@ def test_a_connection_that_carries_nothing_any_more_is_lost_on_both_sides(host: 
 def test_creates_given_up_at_any_moment_leave_nothing(host: WorkerProcess):
     rng = random.Random(11)
 
-    async def one(provider: Remote) -> bool:
+    async def one(provider: Remote, takes_s: float) -> bool:
         making = asyncio.ensure_future(provider.create(REQUEST))
-        await asyncio.sleep(rng.uniform(0, 0.1))
+        await asyncio.sleep(rng.uniform(0, 1.5 * takes_s))
         making.cancel()
         try:
             await (await making).destroy()
@@ -113,8 +116,12 @@ def test_creates_given_up_at_any_moment_leave_nothing(host: WorkerProcess):
         return False
 
     async def job(provider: Remote) -> None:
-        given_up = [await one(provider) for _ in range(25)] + await asyncio.gather(*(one(provider) for _ in range(25)))
-        assert 10 < sum(given_up) < 50
+        begun = time.monotonic()
+        await (await provider.create(REQUEST)).destroy()
+        takes_s = (time.monotonic() - begun) / 2
+        in_turn = [await one(provider, takes_s) for _ in range(25)]
+        at_once = await asyncio.gather(*(one(provider, 4 * takes_s) for _ in range(25)))
+        assert 10 < sum(in_turn) + sum(at_once) < 50
         await until(lambda: not host.groups())  # while the connection stands
 
     through(Network(delay_s=0.02), host, job)

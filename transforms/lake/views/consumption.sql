@@ -11,5 +11,5 @@ SELECT
 FROM (
     SELECT run_id, policy_version, unnest(consumed) AS c
     FROM policies
-    WHERE array_length(consumed) > 0
+    WHERE cardinality(consumed) > 0
 )

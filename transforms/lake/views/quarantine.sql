@@ -5,4 +5,4 @@ SELECT
     trajectory_id, run_id, cycle, purpose, task_id, policy_version, outcome,
     unnest(quarantine_reasons) AS reason
 FROM trajectories
-WHERE array_length(quarantine_reasons) > 0
+WHERE cardinality(quarantine_reasons) > 0

@@ -17,7 +17,7 @@ FROM (
     SELECT
         trajectory_id, run_id, cycle, purpose, task_id, policy_version, attempt, final,
         unnest(steps) AS s,
-        unnest(range(1, CAST(array_length(steps) AS BIGINT) + 1)) AS step
+        unnest(range(1, CAST(cardinality(steps) AS BIGINT) + 1)) AS step
     FROM trajectories
-    WHERE array_length(steps) > 0
+    WHERE cardinality(steps) > 0
 )

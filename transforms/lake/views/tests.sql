@@ -16,7 +16,7 @@ FROM (
     SELECT
         trajectory_id, run_id, cycle, purpose, task_id, policy_version, attempt, final,
         unnest(tests) AS t,
-        unnest(range(1, CAST(array_length(tests) AS BIGINT) + 1)) AS test
+        unnest(range(1, CAST(cardinality(tests) AS BIGINT) + 1)) AS test
     FROM trajectories
-    WHERE array_length(tests) > 0
+    WHERE cardinality(tests) > 0
 )

@@ -75,7 +75,8 @@ class Repository:
     artifacts: tuple[str, ...]
     """Globs; what a submission changes besides is left out."""
     twins: tuple[Twin, ...] = ()
-    """A case is in at most one. Cases in none are guarded by tests that must fail only."""
+    """Twins of the same cases are alternatives, of which each grading draws some; else no two have a case in common.
+    Cases in none are guarded by tests that must fail only."""
     python_path: tuple[str, ...] = (".",)
     ini: str = "[pytest]\n"
     time_limit_s: float | None = None
@@ -161,14 +162,14 @@ def _texts_by_path(record: Record, name: str) -> dict[str, str]:
 
 
 def _twins(record: Record, tests: Mapping[str, str], names: set[str]) -> tuple[Twin, ...]:
-    found, taken = [], dict[str, int]()
+    found, taken = [], dict[str, tuple[int, frozenset[str]]]()
     for number, one in enumerate(_objects(record, "twins", TWIN_FIELDS, "twin"), 1):
         cases = one.texts("cases")
         for name in cases:
-            if name not in names or name in taken:
-                problem = f"is in twin {taken[name]} too" if name in taken else "is not a case of the task"
-                raise one.error(f"`cases`: {name!r} {problem}", "a case is in one twin at most")
-            taken[name] = number
+            first, together = taken.setdefault(name, (number, frozenset(cases)))
+            if name not in names or together != set(cases):
+                problem = f"is in twin {first}, with others" if name in names else "is not a case of the task"
+                raise one.error(f"`cases`: {name!r} {problem}", "twins have all their cases in common, or none")
         edits = tuple(_edit(edit, tests) for edit in _objects(one, "edits", EDIT_FIELDS, "edit"))
         if not cases or not edits:
             raise one.error(

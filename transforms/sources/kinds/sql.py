@@ -15,6 +15,8 @@ Row = tuple[Cell, ...]
 FIELDS = {
     "setup": "SQL script that makes the tables and their rows: a string",
     "probe": "SQL run after the submission, whose rows are compared instead of the submission's own: a string",
+    "changes": "tables of the setup whose rows a submission may change: a list of strings",
+    "redefines": "what of the setup a submission may define anew, index or give triggers: a list of strings",
     "ordered": "whether the order of the rows counts: true or false",
     "columns": "names the result's columns must have, in their order: a list of strings",
     "tolerance": 'how far a float may be off, such as {"relative": 1e-6}: an object',
@@ -55,6 +57,10 @@ class Sql:
     setup: str = ""
     probe: str = ""
     """Run on a copy of the main database after the submission; empty where the submission's own rows are compared."""
+    changes: tuple[str, ...] = ()
+    """Tables of the setup whose rows may change. Empty: all of them where there is a probe, none where there is not."""
+    redefines: tuple[str, ...] = ()
+    """Tables, views, indexes and triggers of the setup that may be defined anew; tables that may get more of these."""
     ordered: bool = False
     columns: tuple[str, ...] = ()
     """Names the result's columns must have, letter case aside; empty where names do not count."""
@@ -68,6 +74,8 @@ def read(record: Record) -> Sql:
         cases=record.cases(CASE_FIELDS, _case),
         setup=record.text("setup") or "",
         probe=record.text("probe") or "",
+        changes=record.texts("changes"),
+        redefines=record.texts("redefines"),
         ordered=record.flag("ordered"),
         columns=record.texts("columns"),
         tolerance=tolerance(record),
@@ -84,6 +92,8 @@ def write(check: Sql) -> dict[str, object]:
     optional = {
         "setup": check.setup,
         "probe": check.probe,
+        "changes": list(check.changes),
+        "redefines": list(check.redefines),
         "ordered": check.ordered,
         "columns": list(check.columns),
     }

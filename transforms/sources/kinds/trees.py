@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from transforms.sources.record import Record, json_holds
+from transforms.sources.record import Record, json_holds, shown
 
 _FIELDS = {
     "text": "what the file holds: a string",
@@ -17,6 +17,8 @@ _FIELDS = {
 }
 _MODE = re.compile(r"[0-7]{4}")
 PLAIN_MODE = 0o644
+_PATH_BYTES = 1024  # far more than honest paths have; what a kernel and its tools take ends at 4096
+_NAME_BYTES = 255  # as file systems have it
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,9 @@ def relative(record: Record, name: str, path: object) -> str:
     normal = posixpath.normpath(path).lstrip("/")
     if normal in ("", "."):
         raise record.error(f"`{name}`: {path!r} is not the path of a file", "give a relative path without `..`")
+    if len(normal.encode()) > _PATH_BYTES or max(len(part.encode()) for part in normal.split("/")) > _NAME_BYTES:
+        hint = f"a path has at most {_PATH_BYTES} bytes, and each name in it {_NAME_BYTES}"
+        raise record.error(f"`{name}`: {shown(path)} is too long a path", hint)
     return normal
 
 
@@ -104,7 +109,10 @@ def _item(record: Record, name: str, path: str, data: object) -> Item:
         case _:
             if mode is not None:
                 raise fields.error("a link has no `mode`", "leave it out")
-            return Item(link=fields.full_text("link"))
+            target = fields.full_text("link")
+            if len(target.encode()) > _PATH_BYTES:
+                raise fields.error(f"`link` is too long: {shown(target)}", f"give at most {_PATH_BYTES} bytes")
+            return Item(link=target)
     return Item(content, PLAIN_MODE if mode is None else mode)
 
 

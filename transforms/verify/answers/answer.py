@@ -92,6 +92,8 @@ _OPEN = {"(", "[", "{", r"\{", r"\langle", r"\lfloor", r"\lceil", "begin"}
 _CLOSE = {")", "]", "}", r"\}", r"\rangle", r"\rfloor", r"\rceil", "end"}
 _RELATIONS = {"=", "<", ">", r"\le", r"\ge", r"\ne", r"\in"}
 _MIRRORED = {"=": "=", "<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne"}
+_ARGUMENTS = {"^": 1, "_": 1, r"\sqrt": 1, r"\frac": 2, r"\binom": 2}
+_SPELLED = {"lg": r"\log _ {10}", "asin": r"\arcsin", "acos": r"\arccos", "atan": r"\arctan"}
 _SHORT_WORDS = {"no", "yes"}
 
 
@@ -272,23 +274,53 @@ def _expression(tokens: Sequence[Token]) -> Expression:
 
 
 def latex_of(tokens: Sequence[Token]) -> str:
-    """The tokens as plain LaTeX, with decimals as fractions, so that no reader rounds them."""
+    """The tokens as plain LaTeX: decimals as fractions, so that no reader rounds them; arguments in braces."""
     out: list[str] = []
-    for token in tokens:
-        text = token.text
-        if token.value is not None:
-            value = token.value
-            text = str(value) if value.denominator == 1 else rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
-        elif token.kind == "function" or (token.kind == "symbol" and len(text) > 1):
-            text = rf"\{text}"
-        elif token.kind in ("text", "word"):
-            text = " ".join(text)
-        elif token.kind == ":":
-            text = "/"
-        out.append(
-            f"{{{text}}}" if out and out[-1] in ("^", "_", r"\sqrt") and text not in ("{", "[", "(", "-") else text
-        )
+    at = 0
+    while at < len(tokens):
+        token = tokens[at]
+        out.append(_latex(token))
+        at += 1
+        if token.kind == r"\sqrt" and tokens[at].kind == "[":
+            end = at + _end(tokens[at:]) + 1
+            out.append(latex_of(tokens[at:end]))
+            at = end
+        for _ in range(_ARGUMENTS.get(token.kind, 0)):
+            end = _argument_end(tokens, at, token.kind)
+            latex = latex_of(tokens[at:end])
+            out.append(latex if tokens[at].kind == "{" else f"{{{latex}}}")
+            at = end
     return " ".join(out)
+
+
+def _latex(token: Token) -> str:
+    text, value = token.text, token.value
+    if value is not None:
+        return str(value) if value.denominator == 1 else rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
+    if token.kind == "function":
+        return _SPELLED.get(text, rf"\{text}")
+    if token.kind == "symbol" and len(text) > 1:
+        return rf"\{text}"
+    if token.kind in ("text", "word"):
+        return " ".join(text)
+    return "/" if token.kind == ":" else text
+
+
+def _argument_end(tokens: Sequence[Token], at: int, of: str) -> int:
+    """Where the argument of `of` ends that begins at a token, as `expression` reads it; tokens that it has read."""
+    kind = tokens[at].kind
+    end = at + 1
+    if kind in ("{", "("):
+        end = at + _end(tokens[at:]) + 1
+    elif kind == r"\sqrt" and tokens[end].kind == "[":
+        end += _end(tokens[end:]) + 1
+    if kind == "-":
+        return _argument_end(tokens, end, of)
+    for _ in range(_ARGUMENTS.get(kind, 0)):
+        end = _argument_end(tokens, end, kind)
+    if of == "^" and kind != "{" and end < len(tokens) and tokens[end].kind == "^":
+        return _argument_end(tokens, end + 1, "^")  # a tower
+    return end
 
 
 def _name(tokens: Sequence[Token]) -> str | None:

@@ -13,7 +13,7 @@ from mpmath import mp, mpc, mpf
 
 from transforms.verify.answers.answer import Expression, Relation
 from transforms.verify.answers.rational import Node, symbols_of
-from transforms.verify.answers.same import Tolerance, infinite
+from transforms.verify.answers.same import Tolerance, infinite, scaled
 from transforms.verify.answers.tokens import Unreadable
 
 DIGITS = 1000
@@ -52,7 +52,7 @@ class Numeric:
         return len(compared) >= _ENOUGH and all(_zero(a - b) for a, b in compared)
 
     def equivalent(self, left: Relation, right: Relation) -> bool:
-        """Whether one relation is the other times a number: a positive one, or a negative one where it is turned."""
+        """Whether one relation is the other times a number, as `scaled` allows."""
         first, second = (
             Node("+", (relation.left.node, Node("neg", (relation.right.node,)))) for relation in (left, right)
         )
@@ -64,10 +64,8 @@ class Numeric:
         if len(known) < _ENOUGH or any(_zero(a) or _zero(b) for a, b in known):
             return False
         ratios = [a / b for a, b in known]
-        if not all(_zero(ratio - ratios[0]) for ratio in ratios):
-            return False
-        turned = left.op != right.op
-        return left.op in ("=", r"\ne") or (_zero(ratios[0].imag) and (ratios[0].real < 0) == turned)
+        sign = (-1 if ratios[0].real < 0 else 1) if _zero(ratios[0].imag) else 0
+        return all(_zero(ratio - ratios[0]) for ratio in ratios) and scaled(left, right, sign)
 
     def _near(self, expected: mpc, found: mpc) -> bool:
         if self.tolerance is None or not _zero(expected.imag) or not _zero(found.imag):

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Protocol
 
 from transforms.verify.answers.answer import Answer, Expression, Group, Interval, Named, Relation, Value, Words
-from transforms.verify.answers.rational import Node
+from transforms.verify.answers.rational import Node, symbols_of
 
 _EITHER_WAY = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 
@@ -94,6 +94,14 @@ def infinite(node: Node) -> bool:
     return node.op == "infinity" or (node.op == "neg" and node.args[0].op == "infinity")
 
 
+def scaled(left: Relation, right: Relation, sign: int) -> bool:
+    """Whether two relations are the same, given that one is the other times a number other than 0, and its sign.
+
+    The sign is 0 for a complex number. A negative one turns an inequality round.
+    """
+    return left.op in ("=", r"\ne") or sign == (1 if left.op == right.op else -1)
+
+
 def same_answer(expected: Answer, found: Answer, judge: Judge) -> bool:
     """Compare two answers by the rules above. Raises what the judge raises."""
     if expected.unit and found.unit and expected.unit != found.unit:
@@ -112,7 +120,8 @@ def _same(left: Value, right: Value, judge: Judge) -> bool:
                 return _same(left.value, right.value, judge)
             return _relations(left.relation, right.relation, judge)
         case Named(), Relation():
-            return _relations(left.relation, right, judge)
+            # Asked for the number, an equation is not it: that of the prompt is `x = 3` times a number, too.
+            return not _is_number(left.value) and _relations(left.relation, right, judge)
         case Relation(), Named():
             return _relations(left, right.relation, judge)
         case Named(), _:
@@ -130,6 +139,10 @@ def _same(left: Value, right: Value, judge: Judge) -> bool:
         case Group(), Interval():
             return _is_interval(left, right, judge)
     return False
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, Expression) and not symbols_of(value.node)
 
 
 def _same_expression(left: Expression, right: Expression, judge: Judge) -> bool:

@@ -47,8 +47,8 @@ def run_python(path, arguments):
         source = file.read()
     try:
         code = compile(source, path, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, OverflowError, RecursionError) as error:
-        tell(f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace")[:4000])
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:  # the last: nested too deep
+        tell(f"{type(error).__name__}: {error}".removesuffix(": ").encode("utf-8", "backslashreplace")[:4000])
         sys.excepthook(type(error), error, None)
         return leave(1)
     os.close(CHANNEL)

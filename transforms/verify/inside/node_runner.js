@@ -271,6 +271,7 @@ async function main() {
   const [[prefix, program, name, most], [args, kwargs]] = [reader.value(), reader.value()];
   const asked = Object.keys(kwargs).length ? [...args, kwargs] : args;
   process.on("uncaughtException", fail);
+  process.abort = () => reallyExit(134); // as a shell tells of it: SIGABRT is how node ends when its heap is full
   for (const stream of [process.stdout, process.stderr]) { // else a flood fills our memory, not the pipe
     if (stream._handle && stream._handle.setBlocking) stream._handle.setBlocking(true);
   }

@@ -2,7 +2,7 @@
 
 It is called as the submitted function is, in a fresh process each time, and brings the program along as an argument.
 Everything it reports after the program has started comes from the program's own process, which may lie. Stand-alone:
-its source follows that of `values.py`, whose `decode` it uses, in one module.
+its source follows that of `values.py`, whose `decode` and `encode` it uses, in one module.
 """
 
 import contextlib
@@ -11,7 +11,8 @@ import threading
 import types
 
 PROGRAM = "<solution>"
-decode = vars().get("decode", tuple)  # of values.py, before this text
+decode, encode = vars().get("decode", tuple), vars().get("encode", bytes)  # of values.py, before this text
+KEPT = 8  # different answers to one call that are told, the newest among them
 
 
 def lines_run(prefix, program, entry_point, call):
@@ -47,11 +48,21 @@ def lines_run(prefix, program, entry_point, call):
 
 
 def called(prefix, program, entry_point, calls, times):
-    """Load a program and call its function so many times, with the calls in turn."""
+    """Load a program and call its function so many times, with the calls in turn.
+
+    Returns the different answers to each, encoded: few of a right program, so that they take the same room for any
+    number of times.
+    """
     module = module_of(prefix, compile(program, PROGRAM, "exec", dont_inherit=True))
+    found = [[] for _ in calls]
     for number in range(times):
         args, kwargs = decode(calls[number % len(calls)])
-        getattr(module, entry_point)(*args, **kwargs)
+        answer = encode(getattr(module, entry_point)(*args, **kwargs))
+        answers = found[number % len(calls)]
+        if answer not in answers:
+            answers[KEPT - 1 :] = []
+            answers.append(answer)
+    return found
 
 
 def load(prefix, code, tracer, entry_point, call):

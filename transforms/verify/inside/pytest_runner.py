@@ -22,6 +22,7 @@ CHANNEL = ORDERS = 3
 REPORT = 4
 MAX_REPORT = 1 << 22  # bytes
 MAX_LINES = 50_000
+MAX_COMPARED = 2000  # letters of a value that a test compares
 HERE = os.path.dirname(os.path.abspath(__file__))
 TESTS = os.path.join(HERE, "tests")
 
@@ -189,6 +190,7 @@ class Reporter:
     def __init__(self, order, work):
         self.wanted, self.work = set(order["cases"]), work + os.sep
         self.names, self.details = {}, {}
+        self.compared = {} if order["compared"] else None
 
     def pytest_collection_modifyitems(self, items):
         """Name the tests, and keep those that are asked for."""
@@ -205,9 +207,16 @@ class Reporter:
         items[:] = kept
         tell(collected=[self.names[item.nodeid] for item in kept])
 
+    def pytest_assertrepr_compare(self, op, left, right):
+        """Keep what a test found unequal, where that is asked for: it is what a hidden test expects."""
+        if self.compared is not None and op == "==":
+            sides = [repr(left), repr(right)]
+            self.compared = {"compared": sides} if max(map(len, sides)) <= MAX_COMPARED else {}
+
     def pytest_runtest_makereport(self, item, call):
         """Look at an exception before pytest makes text of it."""
-        self.details[item.nodeid, call.when] = self.of(call.excinfo)
+        self.details[item.nodeid, call.when] = self.of(call.excinfo) | (self.compared or {})
+        self.compared = self.compared and {}
 
     def pytest_runtest_logreport(self, report):
         """Report a phase."""

@@ -8,27 +8,36 @@ import sqlite3
 
 SYNTAX = ("syntax error", "incomplete input", "null character")  # how messages about text that is no SQL end
 WRITABLE_SCHEMA = "writable_schema"
+WRITES = (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE)
 
 
-def run(setups, submission, probe, max_bytes):
+def run(setups, submission, probe, ordered, changes, redefines, max_bytes):
     """Run a submission, then the probe if there is one, and give what came of it: a tag, then what belongs to it.
 
-    `("rows", names, rows)`; `("no_rows",)`; `("too_large",)` past `max_bytes` when encoded; `("replaced", table, what)`
-    for a table of the setup that is none any more; `(tag, message)` with `setup_failed`, `syntax_error`,
-    `runtime_error`, `disk_limit` or `probe_failed`. Raises MemoryError.
+    `changes`: tables whose rows may change, None for all; `redefines`: what may be defined anew. Where neither these
+    nor a probe are given, nothing in the database may change.
+
+    `("rows", names, rows)`; `("no_rows",)`; `("too_large",)` past `max_bytes` when encoded; `("by_chance",)` for an
+    order that nothing asks for; `("disturbed", name, what)` for what had to stay as the setup made it; `(tag, message)`
+    with `setup_failed`, `syntax_error`, `runtime_error`, `disk_limit` or `probe_failed`. Raises MemoryError.
     """
-    database = opened()
     try:
-        for script in setups:
-            database.executescript(script)
-        tables = ordinary_tables(database)
+        database = made(setups)
+        before = definitions(database)
+        for name in changes or ():
+            if ("table", name.lower()) not in before:
+                return "setup_failed", f"no such table: {name}, which `changes` names"
+        kept = rows_of(database, set() if changes is None else ordinary_tables(database) - set(map(str.lower, changes)))
     except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
         return "setup_failed", str(error)
-    database.set_authorizer(allow)
+    read_only = not probe and not changes and not redefines
+    database.set_authorizer(lambda *what: allow(read_only, *what))
     try:
         result = last_result(database, submission, max_bytes)
-        if not probe:
-            return result
+        if read_only:
+            asks = "order" in submission.lower()
+            chance = ordered and not asks and by_chance(setups, submission, result, max_bytes)
+            return ("by_chance",) if chance else result
         if database.in_transaction:  # what is not committed is gone when a connection closes
             database.execute("ROLLBACK")
         # The probe sees neither temporary objects, which hide tables of their name, nor attached databases, nor any
@@ -39,13 +48,22 @@ def run(setups, submission, probe, max_bytes):
     except (sqlite3.Error, sqlite3.Warning, ValueError) as error:  # ValueError: a lone surrogate, a NUL
         return failure(error)
     try:
-        for name in tables:
-            for kind, sql in copy.execute("SELECT type, sql FROM sqlite_master WHERE lower(name) = lower(?)", [name]):
-                if kind == "view" or is_virtual(sql):
-                    return "replaced", name, "a view" if kind == "view" else "a virtual table"
-        return last_result(copy, probe, max_bytes)
+        if (found := disturbed(before, definitions(copy), set(map(str.lower, redefines)))) is not None:
+            return "disturbed", *found
+        for name, rows in rows_of(copy, kept).items():
+            if rows != kept[name]:
+                return "disturbed", name, "holds other rows than before"
+        return last_result(copy, probe, max_bytes) if probe else result
     except (sqlite3.Error, sqlite3.Warning) as error:
         return "probe_failed", str(error)
+
+
+def made(setups):
+    """A new database, set up."""
+    database = opened()
+    for script in setups:
+        database.executescript(script)
+    return database
 
 
 def opened():
@@ -55,21 +73,80 @@ def opened():
     return database
 
 
-def allow(action, what, value, *_):
-    """Allow all but editing the schema's own table, by which a view could call itself a table."""
-    editing = action == sqlite3.SQLITE_PRAGMA and what.lower() == WRITABLE_SCHEMA and value is not None
-    return sqlite3.SQLITE_DENY if editing else sqlite3.SQLITE_OK
+def allow(read_only, action, first, second, where, _):
+    """Allow all but editing the schema's own table, by which a view could call itself a table, and, where nothing may
+    change, writing to the main database."""
+    editing = action == sqlite3.SQLITE_PRAGMA and first.lower() == WRITABLE_SCHEMA and second is not None
+    writing = (action in WRITES and where == "main") or (action == sqlite3.SQLITE_ALTER_TABLE and first == "main")
+    return sqlite3.SQLITE_DENY if editing or (read_only and writing) else sqlite3.SQLITE_OK
+
+
+def definitions(database):
+    """What there is, by type and name: the table it belongs to, and how it is defined.
+
+    A table's definition is told from its first bracket on: renaming a table quotes its name.
+    """
+    found = {}
+    for kind, name, table, sql in database.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"):
+        whole = kind != "table" or is_virtual(sql)
+        found[kind, name.lower()] = table.lower(), sql if whole else sql.partition("(")[2]
+    return found
+
+
+def disturbed(before, after, redefines):
+    """The first thing of the setup that is not as it was, and how; None where all is."""
+    for (kind, name), (table, sql) in before.items():
+        if {name, table} & redefines:
+            continue
+        now = next((other for other in ("table", "view") if (other, name) in after), None)
+        if kind == "table" and now == "view":
+            return name, "was a table and is a view now"
+        if (kind, name) not in after:
+            return name, "is not there any more"
+        if after[kind, name] != (table, sql):
+            virtual = kind == "table" and is_virtual(after[kind, name][1])
+            return name, "was a table and is a virtual table now" if virtual else "is defined otherwise than before"
+    for (kind, name), (table, _) in after.items():
+        # A trigger or an index says what rows a table takes, so it would answer a probe that writes.
+        if kind in ("trigger", "index") and (kind, name) not in before and table not in redefines:
+            if {("table", table), ("view", table)} & before.keys():
+                return table, f"has {'a trigger' if kind == 'trigger' else 'an index'} that it had not"
+    return None
 
 
 def ordinary_tables(database):
-    """Names of the tables that hold rows of their own."""
-    found = database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
-    return [name for name, sql in found if not is_virtual(sql)]
+    """Names of the tables that hold rows of their own, in small letters."""
+    found = database.execute(
+        "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
+    )
+    return {name.lower() for name, sql in found if not is_virtual(sql)}
+
+
+def rows_of(database, names):
+    """The rows of tables, as text, in an order of their own."""
+    quoted = {name: name.replace('"', '""') for name in names}
+    return {name: sorted(map(repr, database.execute(f'SELECT * FROM main."{quoted[name]}"'))) for name in names}
 
 
 def is_virtual(sql):
     """Whether a table's definition is a virtual table's; SQLite writes its first words itself."""
     return sql is not None and sql.upper().startswith("CREATE VIRTUAL TABLE")
+
+
+def by_chance(setups, submission, result, max_bytes):
+    """Whether a query gives its rows in another order when SQLite goes through its tables from the other end.
+
+    Floats are left out: a sum of the same numbers in another order may differ in its last bits.
+    """
+    database = made(setups)
+    database.execute("PRAGMA reverse_unordered_selects = ON")
+    database.set_authorizer(lambda *what: allow(True, *what))
+    again = last_result(database, submission, max_bytes)
+    exact = [
+        [tuple(cell for cell in row if not isinstance(cell, float)) for row in rows]
+        for _, _, rows in (one for one in (result, again) if one[0] == "rows")
+    ]
+    return len(exact) == 2 and exact[0] != exact[1]
 
 
 def last_result(database, script, max_bytes):
