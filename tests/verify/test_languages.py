@@ -160,7 +160,7 @@ def test_a_compile_error_is_kept(language: str, program: str, message: str, loca
         ("cpp", "template<int n> struct F { typedef typename F<n+1>::T T; }; F<0>::T x;", "syntax_error"),
         ("cpp", "template<int n, int m> struct F { static const int v = F<n-1, 2*m>::v + F<n-1, 2*m+1>::v; }; template<int m> struct F<0, m> { static const int v = m; };\nint main() { return F<24, 0>::v; }", "memory_limit"),
         ("cpp", "constexpr int f(int n) { return n < 2 ? 1 : f(n - 1) + f(n - 2); }\nconstexpr int x = f(60);\nint main() { return x; }", "syntax_error"),
-        ("c", "char big[1 << 30] = {1};\nint main() { return big[0]; }", "syntax_error"),
+        ("c", "char big[1 << 30] = {1};\nint main() { return big[0]; }", "disk_limit"),
         ("cpp", f"#warning {'w' * 200}\n" * 5000, "output_limit"),
     ],
 )  # fmt: skip
