@@ -83,8 +83,13 @@ class Engine:
 
     def kill(self) -> None:
         """End it as a power cut would; its containerd goes with it."""
+        note = self.folder / "exec/containerd/containerd.pid"
+        containerd = Path("/proc", note.read_text().strip(), "stat")
         self._dockerd.kill()
         self._dockerd.wait()
+        while containerd.exists() and ") Z " not in containerd.read_text():
+            time.sleep(0.01)
+        note.unlink()  # while init has not buried it, the next engine would take it for one that runs
 
     def stop(self) -> None:
         self._dockerd.terminate()
