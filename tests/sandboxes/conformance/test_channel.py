@@ -72,7 +72,7 @@ async def test_silence_is_none_on_time_and_no_end(backend: Backend):
     async with talk(backend, "receive(); send(b'here')") as process:
         began = time.monotonic()
         assert await process.receive(timeout_s=0.3, max_bytes=9) is None
-        assert 0.3 <= time.monotonic() - began < 5
+        assert 0.3 <= time.monotonic() - began < 1.5
         await process.send(b"?")
         assert await process.receive(timeout_s=10, max_bytes=9) == b"here"
 
@@ -91,7 +91,7 @@ async def test_a_program_that_ends_without_a_frame_is_told_at_once(backend: Back
     async with talk(backend, "os._exit(0)") as process:
         assert await process.receive(timeout_s=9, max_bytes=9) is None
         assert (await process.wait()).exit_code == 0
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 4
 
 
 async def test_what_it_prints_is_no_frame(backend: Backend):
@@ -147,7 +147,7 @@ async def test_a_program_that_reads_no_frame_holds_the_sender_no_longer_than_its
         await process.send(bytes(8 * MIB))
         assert await process.receive(timeout_s=0.1, max_bytes=9) is None
         assert (await process.wait()).breach == "time_limit"
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 3
 
 
 async def test_a_flood_of_frames_that_nobody_reads_does_not_fill_the_host(backend: Backend):

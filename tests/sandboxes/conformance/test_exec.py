@@ -33,7 +33,7 @@ async def test_stdin_that_nobody_reads_holds_nothing_up(backend: Backend):
         for script in ("exit 4", "exec 0<&-; sleep 0.1; exit 4", "sleep 0.1; head -c 10 >/dev/null; exit 4"):
             result = await sh(sandbox, script, stdin=bytes(5_000_000))
             assert (result.exit_code, result.breach) == (4, None)
-            assert result.wall_s < 8
+            assert result.wall_s < 3
 
 
 async def test_no_stdin_is_at_its_end(backend: Backend):
@@ -173,7 +173,7 @@ async def test_a_grandchild_that_holds_stdout_holds_nothing_up(backend: Backend)
     async with backend.open() as sandbox:
         result = await sh(sandbox, "(sleep 8; echo late) & echo done")
         assert (result.exit_code, result.breach, result.stdout) == (0, None, b"done\n")
-        assert result.wall_s < 6
+        assert result.wall_s < 2
 
 
 async def test_what_a_left_child_prints_goes_to_nobody(backend: Backend):
@@ -206,9 +206,9 @@ async def test_leaving_a_process_ends_it_and_its_children(backend: Backend):
 async def test_commands_run_at_once_and_apart(backend: Backend):
     async with backend.open() as sandbox:
         began = time.monotonic()
-        results = await asyncio.gather(*(sh(sandbox, f"echo {n}; sleep 0.8; exit {n}") for n in range(4)))
+        results = await asyncio.gather(*(sh(sandbox, f"echo {n}; sleep 0.5; exit {n}") for n in range(4)))
         assert [(result.exit_code, result.stdout) for result in results] == [(n, b"%d\n" % n) for n in range(4)]
-        assert time.monotonic() - began < 2.4  # three of them one after the other
+        assert time.monotonic() - began < 1.5
 
 
 async def test_programs_start_with_the_three_streams_and_no_signal_masked(backend: Backend):

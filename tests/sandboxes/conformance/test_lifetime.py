@@ -100,7 +100,7 @@ async def test_destroying_with_everything_running_leaves_nothing(backend: Backen
         await asyncio.sleep(0.1)
         began = time.monotonic()
         usage = await sandbox.destroy()
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < 2
         assert usage.breach is None
         del process
     await settled(before, mark)

@@ -20,7 +20,7 @@ async def test_sleeping_past_the_wall_time_is_the_time_limit(backend: Backend):
         result = await sh(sandbox, "echo before; sleep 60; echo after")
         took = time.monotonic() - began
     assert (result.breach, result.signal, result.exit_code, result.stdout) == ("time_limit", 9, None, b"before\n")
-    assert 0.4 <= result.wall_s <= took < 5
+    assert 0.4 <= result.wall_s <= took < 1.5
     assert result.cpu_s < 0.3
 
 
@@ -39,15 +39,15 @@ time.sleep(60)
     async with backend.open() as sandbox:
         result = await python(sandbox, source, wall_time_s=0.4)
         assert (result.breach, result.signal) == ("time_limit", 9)
-        assert result.wall_s < 5
+        assert result.wall_s < 1.5
         assert "python3" not in await text(sandbox, "cat /proc/[0-9]*/task/*/comm | grep -c python3 || true; ls")
 
 
 async def test_spinning_past_the_cpu_time_is_the_time_limit(backend: Backend):
     result = await backend.run("while True: pass", cpu_time_s=0.3)
     assert (result.breach, result.signal) == ("time_limit", 9)
-    assert 0.3 <= result.cpu_s < 2
-    assert result.wall_s < 8
+    assert 0.3 <= result.cpu_s < 1.0
+    assert result.wall_s < 5
 
 
 async def test_processes_spend_one_cpu_time_together(backend: Backend):
@@ -76,7 +76,7 @@ while True:
 """
     result = await backend.run(source, cpu_time_s=0.4)
     assert result.breach == "time_limit"
-    assert 0.4 <= result.cpu_s < 2
+    assert 0.4 <= result.cpu_s < 1.2
 
 
 async def test_memory_past_the_limit_is_the_memory_limit(backend: Backend):

@@ -117,7 +117,7 @@ async def test_warm_starts_sooner_than_cold(backend: Backend):
         cold = await sandbox.exec(Command(("python3", "-P", f"{sandbox.job}/slow.py")))
         walls = [(await sandbox.exec(Command(("main.py",), warm=True))).wall_s for _ in range(3)]
     assert cold.wall_s > 0.4
-    assert min(walls) < 0.4
+    assert min(walls) < 0.2
 
 
 async def test_a_warm_program_that_is_not_there_is_a_result(backend: Backend):
@@ -130,18 +130,18 @@ async def test_a_warm_program_that_is_not_there_is_a_result(backend: Backend):
 async def test_a_warm_program_is_held_to_the_limits(backend: Backend):
     result = await run(backend, "while True: pass", cpu_time_s=0.3)
     assert (result.breach, result.signal) == ("time_limit", 9)
-    assert 0.3 <= result.cpu_s < 2
+    assert 0.3 <= result.cpu_s < 1.5
     assert (await run(backend, "open('big', 'wb').write(bytes(9 << 20))")).breach == "disk_limit"
 
 
 async def test_warm_programs_run_at_once(backend: Backend):
-    source = b"import sys, time; time.sleep(0.8); print(sys.argv[1])"
+    source = b"import sys, time; time.sleep(0.3); print(sys.argv[1])"
     async with backend.open(files={"main.py": source}, warm=HELPER) as sandbox:
         began = time.monotonic()
         orders = [Command(("main.py", str(n)), warm=True) for n in range(4)]
         results = await asyncio.gather(*map(sandbox.exec, orders))
         assert [result.stdout for result in results] == [b"0\n", b"1\n", b"2\n", b"3\n"]
-        assert time.monotonic() - began < 2.4  # three of them one after the other
+        assert time.monotonic() - began < 1.1
 
 
 async def test_a_warm_program_may_use_what_the_standard_library_offers(backend: Backend):

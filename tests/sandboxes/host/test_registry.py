@@ -137,7 +137,7 @@ def test_a_record_costs_next_to_nothing():
         began = time.perf_counter()
         registry.leave(registry.enter("a", backend="x", image="host", owner="run"))
         times.append(time.perf_counter() - began)
-    assert sorted(times)[20] < 0.0003  # most may have been interrupted by a busy neighbour
+    assert sorted(times)[100] < 0.0003
 
 
 def test_a_process_is_known_by_more_than_its_pid():

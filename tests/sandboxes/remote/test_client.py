@@ -223,7 +223,7 @@ def test_a_worker_that_dies_or_falls_silent_is_lost_and_never_a_result(tmp_path:
         for task in running:
             with pytest.raises(SandboxLost, match=f"{process.address}: (closed|the connection broke|silent for 0.5 s)"):
                 await task
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 1.5
         for verb in (sandbox.destroy, sandbox.destroy, sandbox.snapshot):
             with pytest.raises(SandboxLost, match=process.address):
                 await verb()
@@ -259,7 +259,7 @@ asyncio.run(go())
     async def go() -> None:
         await until(lambda: len(sleeping()) == 6)
         client.kill()
-        await until(lambda: not sleeping() and not host.groups(), within_s=5)  # it would be silent for 10
+        assert await until(lambda: not sleeping() and not host.groups()) < 1
 
     asyncio.run(go())
     client.wait()
