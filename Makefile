@@ -18,9 +18,11 @@ setup: .venv/ready   ## make the environment at .venv (about 7 GB, about 2 minut
 run: .venv/ready     ## set up, then train a small real model on the quickstart tasks and show that it got better
 	@.venv/bin/headrace run quickstart
 
+# Two tests at a time share the machine; a bound of time that one broke beside another it must keep alone.
 test: lint           ## set up, lint, and run every test
 	@echo "== tests"
-	@$(PY) -m pytest -n 2 --dist worksteal -q
+	@$(PY) -m pytest -n 2 --dist worksteal -q || { test $$? -eq 1 && echo "== what failed, once more and alone" && \
+	  $(PY) -m pytest --last-failed --maxfail 3 -q; }
 
 quick: .venv/ready   ## the tests that take seconds
 	@$(PY) -m pytest -n 2 --dist worksteal -q -m "not slow and not vllm"

@@ -92,7 +92,9 @@ class Box:
         """What the host and the engine saw of its end."""
         # No program can end pid 1: it has another user, and ignores signals from below. But the kernel that gVisor
         # gives it ends when it can have no more threads.
-        if self._guest_kernel and self.counters().process_limit_hits:
+        with contextlib.suppress(OSError):  # it is being buried as we ask: what was read last stands
+            self.counters()
+        if self._guest_kernel and self._last.process_limit_hits:
             return None
         try:
             said = threads("docker-ask", _ASKERS).submit(self._state).result(_STATE_S)

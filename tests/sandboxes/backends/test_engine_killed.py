@@ -129,6 +129,7 @@ def test_an_engine_killed_under_load_loses_nothing_unseen(private: Engine):
     provider = Docker(host=private.address)
     outcomes: dict[str, int] = {}
     said: set[str] = set()
+    midway: set[object] = set()
     stop = asyncio.Event()
 
     def count(outcome: str) -> None:
@@ -138,6 +139,7 @@ def test_an_engine_killed_under_load_loses_nothing_unseen(private: Engine):
         """One sandbox, some commands: each gives the one right result, or an error that says it was the host."""
         async with await provider.create(request) as sandbox:
             for number in range(20):
+                (midway.add if number in range(3, 12) else midway.discard)(sandbox)
                 result = await sandbox.exec(
                     Command(("python3", "-S", "-c", f"import time; time.sleep(0.1); print({number})"))
                 )
@@ -159,6 +161,9 @@ def test_an_engine_killed_under_load_loses_nothing_unseen(private: Engine):
         await asyncio.sleep(4)
         before = dict(outcomes)
         assert set(before) == {"right"}, said
+        async with asyncio.timeout(30):
+            while not midway:  # else all four may just be making a new sandbox, and none is lost
+                await asyncio.sleep(0.01)
         private.kill()
         await asyncio.sleep(1.5)
         assert outcomes.get("sandbox_lost", 0) + outcomes.get("provision_failed", 0) >= 4, (outcomes, said)
