@@ -121,6 +121,7 @@ class Grading:
             "cpu_s": usage.cpu_s if usage else None,
             "peak_memory_bytes": usage.peak_memory_bytes if usage else None,
             "limits_enforced_by": usage.limits_enforced_by if usage else None,
+            "host": usage.host if usage else failure.host if failure else None,
             "integrity": task.check.integrity if report else None,
             "attempts": len(tries),
             **identity,

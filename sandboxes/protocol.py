@@ -199,6 +199,8 @@ class Usage:
     connections: tuple[str, ...] = ()
     """Network connections asked for, in order: `allowed HOST:PORT`, `refused HOST:PORT (why)`, or `failed HOST:PORT
     (why)` for one that is allowed and was not reached."""
+    host: str | None = None
+    """Name of the machine it stood on; None where there was no sandbox."""
 
 
 class Process(Protocol):

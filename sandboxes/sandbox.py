@@ -7,6 +7,7 @@ things are arranged there. Everything else is here.
 import asyncio
 import contextlib
 import json
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -352,4 +353,5 @@ class GuestSandbox:
             stderr=bytes(self._printed[1]),
             limits_enforced_by=self._enclosure.limits_enforced_by,
             connections=tuple(self._link.proxy.connections) if self._link.proxy else (),
+            host=socket.gethostname(),
         )

@@ -108,6 +108,7 @@ def trajectory_row(**overrides: object) -> dict[str, object]:
         "image": "host",
         "image_digest": hashlib.sha256(b"host").hexdigest(),
         "limits_enforced_by": "cgroup-v1",
+        "host": "here",
         "wall_s": 0.25,
         "cpu_s": 0.125,
         "peak_memory_bytes": 12_345_678,

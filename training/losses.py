@@ -33,6 +33,16 @@ def clipped_tokens(
     return clipped.sum(), sampled.sum()
 
 
+def importance_weights(logp: Tensor, sampler: Tensor, sampled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of w = p_trainer / p_sampler, sampled tokens only: sums of w and w^2, and the largest |ln w| (nats, unclamped).
+
+    Sums of parts add up; (sum w)^2 / sum w^2 is Kish's effective sample size, in tokens (Kong 1992).
+    """
+    weights = torch.where(sampled, _log_ratio(logp, sampler, sampled).exp(), 0.0).double()
+    largest = torch.where(sampled, logp - sampler, 0.0).abs().max()
+    return weights.sum(), weights.square().sum(), largest
+
+
 def k3_divergence(logp: Tensor, reference: Tensor, sampled: Tensor) -> tuple[Tensor, Tensor]:
     """Schulman's k3 estimate of KL(policy of `logp` || policy of `reference`), from tokens the first one sampled.
 

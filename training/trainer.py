@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from training.batch import PromptGroup, TrainingBatch
 from training.config import TrainingSpec
-from training.losses import clipped_policy_loss, clipped_tokens, k3_divergence
+from training.losses import clipped_policy_loss, clipped_tokens, importance_weights, k3_divergence
 from training.packing import Pass, passes
 
 OPTIMIZER = "optimizer"
@@ -150,18 +150,21 @@ class Trainer:
         tokens = sum(group.tokens for group in groups)
         # Every rank must make as many passes (ZeRO gathers in each), so a rank that runs out repeats one for nothing.
         rounds = math.ceil(len(work) / self.world_size)
-        sums = torch.zeros(3, dtype=torch.float64, device=self.device)
+        sums = torch.zeros(5, dtype=torch.float64, device=self.device)
+        largest = torch.zeros(1, dtype=torch.float64, device=self.device)
         for turn in range(rounds):
             place = turn * self.world_size + self.rank
             spare = place >= len(work)
             self.engine.set_gradient_accumulation_boundary(turn == rounds - 1)
-            loss, metrics = self._measure(work[0 if spare else place].to(self.device))
+            loss, metrics, difference = self._measure(work[0 if spare else place].to(self.device))
             # DeepSpeed averages gradients over ranks; times their number, the division is by the batch's tokens alone.
             self.engine.backward(loss * (0 if spare else self.world_size / tokens))
             if not spare:
                 sums += metrics
+                largest = torch.maximum(largest, difference)
         torch.distributed.all_reduce(sums)
-        loss_mean, clip_fraction, sampler_kl = (sums / tokens).tolist()
+        torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
+        loss_mean, clip_fraction, sampler_kl, weight, square = (sums / tokens).tolist()
         if self.spec.zero_stage == 0:
             # DeepSpeed clips here but keeps no norm.
             norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]).item()
@@ -182,12 +185,14 @@ class Trainer:
             "grad_norm": norm,
             "clip_fraction": clip_fraction,
             "sampler_kl": sampler_kl,
+            "effective_share": weight**2 / square,
+            "largest_logprob_difference": largest.item(),
             "tokens": tokens,
             "seconds": time.perf_counter() - started,
         }
 
-    def _measure(self, work: Pass) -> tuple[Tensor, Tensor]:
-        """Forward: the pass's loss sum, and (loss, clipped tokens, k3) as detached float64 sums."""
+    def _measure(self, work: Pass) -> tuple[Tensor, Tensor, Tensor]:
+        """Forward: the pass's loss sum; detached float64 sums of loss, clipped tokens, k3, w, w^2; largest |ln w|."""
         logp = self.engine(work)
         bounds = {"low": self.spec.clip_low, "high": self.spec.clip_high}
         old = work.sampler_logprobs
@@ -195,7 +200,9 @@ class Trainer:
         with torch.no_grad():
             clipped, _ = clipped_tokens(logp, old, work.advantages, work.sampled, **bounds)
             k3, _ = k3_divergence(old, logp, work.sampled)
-            return loss, torch.stack([loss.double(), clipped.double(), k3.double()])
+            weight, square, largest = importance_weights(logp, old, work.sampled)
+            sums = torch.stack([loss.double(), clipped.double(), k3.double(), weight, square])
+            return loss, sums, largest.double()
 
     @torch.no_grad()
     def logprobs(self, group: PromptGroup) -> list[Tensor]:

@@ -9,6 +9,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from sandboxes.protocol import (
     Command,
@@ -293,7 +294,7 @@ class FleetSandbox:
                     async with asyncio.timeout(_DEAD_HOST_PATIENCE_S):
                         await self._sandbox.destroy()
             async with self.watched():
-                usage = await self._sandbox.destroy()
+                usage = replace(await self._sandbox.destroy(), host=self.host)
             ok = not self._failed
             return usage
         except SandboxError:

@@ -26,7 +26,7 @@ RUBRIC = RubricSpec()
 IMAGE = ImageUsed("base", "0f" * 32)
 FINISHES = get_args(FinishReason)
 PURPOSES = get_args(Purpose)
-USAGE = Usage(None, 0.25, 0.125, 1024, b"", b"", "cgroup-v1")
+USAGE = Usage(None, 0.25, 0.125, 1024, b"", b"", "cgroup-v1", host="one")
 LOST = Failure(Outcome.SANDBOX_LOST, "the sandbox went away", "signal 9 from outside")
 
 
@@ -89,7 +89,7 @@ def test_a_passed_attempt_is_one_complete_row():
     assert (row["prompt_tokens"], row["completion_tokens"]) == (3, 2)
     assert row["completion_hash"] == hashlib.sha256(b"```python\nx = 1\n```").hexdigest()
     assert (row["integrity"], row["grader_version"], row["sandbox"]) == ("split", GRADER_VERSION, "bubblewrap")
-    assert (row["image"], row["image_digest"]) == ("base", "0f" * 32)
+    assert (row["image"], row["image_digest"], row["host"]) == ("base", "0f" * 32, "one")
     assert (row["wall_s"], row["cpu_s"], row["peak_memory_bytes"]) == (0.25, 0.125, 1024)
     assert (row["failure"], row["evidence"], row["quarantine_reasons"]) == (None, None, [])
     # 1 s and 4.5 s after the epoch

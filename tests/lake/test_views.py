@@ -69,8 +69,8 @@ def test_outcome_mix(world: tuple[Lake, dict[str, Rows]]):
 def test_infra_rate(world: tuple[Lake, dict[str, Rows]]):
     lake, tables = world
     hosts = {row["run_id"]: row["host"] for row in tables["runs"]}
-    rows = [{**row, "started_on": hosts.get(row["run_id"])} for row in tables["trajectories"]]
-    keys = ("run_id", "cycle", "started_on", "sandbox", "engine")
+    rows = [{**row, "host": row["host"] or hosts.get(row["run_id"])} for row in tables["trajectories"]]
+    keys = ("run_id", "cycle", "host", "sandbox", "engine")
     expected: Expected = {
         key: {
             "attempts": len(group), "infra": sum(row["outcome_class"] == "infra" for row in group),
@@ -200,6 +200,7 @@ def test_logprob_mismatch(world: tuple[Lake, dict[str, Rows]]):
         for place, step in enumerate(policy["optimizer_steps"], start=1):
             expected[policy["run_id"], policy["policy_version"], step["optimizer_step"]] = {
                 "step_of_cycle": place, "k3": step["sampler_kl"], "worst": max(measured, default=None),
+                "effective_share": step["effective_share"], "largest_difference": step["largest_logprob_difference"],
                 "clip_fraction": step["clip_fraction"], "tokens": step["tokens"],
             }  # fmt: skip
     assert len(expected) == 8

@@ -63,6 +63,7 @@ def episode(
         reward=reward, program=program, completion_hash=None if answer is None else digest(answer),
         prompt_tokens=dice.choice([None, 40]), completion_tokens=dice.choice([None, dice.randrange(1, 100)]),
         finish_reason=dice.choice([None, "stop", "length"]), sandbox=dice.choice([None, "bubblewrap", "docker"]),
+        host=dice.choice([None, "one", "two"]),
         signals=dice.choice([None, [], ["reads_tests"], ["process_exit", "reads_tests"]]),
         impossible=True if task == "canary" else dice.choice([None, False]),
         reward_components=None if reward is None else dice.choice([
@@ -131,6 +132,8 @@ def policy_rows(dice: random.Random, rows: Rows) -> Rows:
                     {
                         "optimizer_step": 2 * version - 1 + step, "loss": 0.5, "grad_norm": 1.0,
                         "clip_fraction": dice.random(), "sampler_kl": dice.choice([None, dice.random()]),
+                        "effective_share": dice.random(),
+                        "largest_logprob_difference": dice.choice([None, dice.random()]),
                         "tokens": 100 + step, "seconds": 1.0,
                     }
                     for step in range(2 if version else 0)

@@ -1,6 +1,7 @@
 """DeepSpeed itself, on a tiny model. Several trainers share this process's group of one; two ranks get processes."""
 
 import json
+import math
 import pickle
 import subprocess
 import sys
@@ -98,6 +99,8 @@ def test_on_policy_step_has_ratio_one(tiny_checkpoint, make_group, make_batch):
     step = trainer.train(make_batch((on_policy(trainer, group),)), first_step=1).optimizer_steps[0]
     assert step["clip_fraction"] == 0
     assert step["sampler_kl"] == pytest.approx(0, abs=1e-7)
+    assert step["effective_share"] == pytest.approx(1, abs=1e-6)
+    assert step["largest_logprob_difference"] == pytest.approx(0, abs=1e-5)
     # ratio 1 everywhere: the loss is less the mean advantage over tokens
     mean = sum(m.advantage * m.tokens for m in group.members) / group.tokens
     assert step["loss"] == pytest.approx(-mean, rel=1e-5)
@@ -121,8 +124,23 @@ def test_off_policy_metrics(tiny_checkpoint, make_group, make_batch):
     assert step["clip_fraction"] == 1
     # w = e^0.5: w - 1 - log w = 1.648721 - 1.5
     assert step["sampler_kl"] == pytest.approx(0.148721, abs=1e-5)
+    assert step["largest_logprob_difference"] == pytest.approx(0.5, abs=1e-5)
+    assert step["effective_share"] == pytest.approx(1, abs=1e-6)  # all weights are equal
     assert step["loss"] == pytest.approx(-1.28, rel=1e-5)
     assert step["grad_norm"] == 0
+
+
+def test_one_token_that_outweighs_the_rest_leaves_few(tiny_checkpoint, make_group, make_batch):
+    """All weights 1 but one of e^3: (n - 1 + e^3)^2 / (n (n - 1 + e^6))."""
+    trainer = Trainer(tiny_checkpoint, TrainingSpec(**FLOAT32))
+    group = on_policy(trainer, make_group(6))
+    first, *others = group.members
+    off = (first.sampler_logprobs[0] - 3.0, *first.sampler_logprobs[1:])
+    group = replace(group, members=(replace(first, sampler_logprobs=off), *others))
+    step = trainer.train(make_batch((group,)), first_step=1).optimizer_steps[0]
+    n, heavy = group.tokens, math.exp(3)
+    assert step["effective_share"] == pytest.approx((n - 1 + heavy) ** 2 / (n * (n - 1 + heavy**2)), rel=1e-5)
+    assert step["largest_logprob_difference"] == pytest.approx(3, abs=1e-4)
 
 
 def test_a_vanishing_learning_rate_leaves_the_weights(tiny_checkpoint, batches):
@@ -225,7 +243,7 @@ def test_two_ranks_take_the_same_step_as_one(tiny_checkpoint, batches, tmp_path,
         torch.testing.assert_close(saved, value, rtol=0, atol=2e-5)
     steps = json.loads((tmp_path / "report.json").read_text())
     for two, one in zip(steps, report.optimizer_steps, strict=True):
-        for key in ("loss", "grad_norm", "clip_fraction", "sampler_kl", "tokens"):
+        for key in one.keys() - {"optimizer_step", "seconds"}:
             assert two[key] == pytest.approx(one[key], rel=1e-4), key
 
 

@@ -141,6 +141,7 @@ def _row(execution: Execution, verdict: Verdict, engine_name: str, image: ImageU
         "signals": None if execution.program is None else signals(execution.program, group.task),
         "impossible": group.task.impossible,
         "sandbox": execution.sandbox if attempted else None,
+        "host": usage.host if usage else execution.failure.host if execution.failure else None,
         "image": image.name if attempted else None,
         "image_digest": image.digest if attempted else None,
         "limits_enforced_by": usage.limits_enforced_by if usage else None,

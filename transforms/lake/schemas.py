@@ -109,6 +109,7 @@ TRAJECTORIES = pa.schema(
         field("signals", pa.list_(pa.string()), "what the program's source has in common with known cheats; hints for people, never part of the reward; null without a program"),
         field("impossible", pa.bool_(), "whether the task is a canary that no honest program can pass"),
         field("sandbox", pa.string(), "back-end the program ran in"),
+        field("host", pa.string(), "machine whose sandbox it was; null without one, and where it failed on the machine that asked for it"),
         field("image", pa.string(), "image the program found there"),
         field("image_digest", pa.string(), "digest of that image, in hex: see the table images"),
         field("limits_enforced_by", pa.string(), "cgroup-v1, cgroup-v2 or rlimits"),
@@ -156,6 +157,8 @@ _OPTIMIZER_STEP = pa.struct(
         field("grad_norm", pa.float64(), "norm of the gradient before clipping"),
         field("clip_fraction", pa.float64(), "share of tokens whose ratio was clipped", "0..1"),
         field("sampler_kl", pa.float64(), "mean k3 of trainer against sampler log-probabilities", "nats"),
+        field("effective_share", pa.float64(), "Kish's effective sample size of the tokens' weights p_trainer / p_sampler, as a share of the tokens", "0..1"),
+        field("largest_logprob_difference", pa.float64(), "largest difference of trainer and sampler log-probability of a token", "nats"),
         field("tokens", pa.int32(), "tokens in the loss", "tokens"),
         field("seconds", pa.float64(), "time the step took", "seconds"),
     ]

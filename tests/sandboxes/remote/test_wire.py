@@ -100,7 +100,8 @@ class Values:
     def usage(self) -> Usage:
         one = self.result()
         peak = self.rng.getrandbits(63)
-        return Usage(one.breach, one.wall_s, one.cpu_s, peak, one.stdout, one.stderr, self.text(), self.texts())
+        printed, said = (one.stdout, one.stderr), (self.text(), self.texts(), self.text())
+        return Usage(one.breach, one.wall_s, one.cpu_s, peak, *printed, *said)
 
 
 @pytest.mark.parametrize("kind", ["request", "command", "result", "usage"])
