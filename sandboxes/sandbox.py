@@ -36,7 +36,7 @@ from sandboxes.protocol import (
     Snapshot,
     Usage,
 )
-from sandboxes.transfer import check, pack, pack_command, snapshot_command, unpack, unpack_command
+from sandboxes.transfer import check, check_unpacked, pack, pack_command, snapshot_command, unpack, unpack_command
 
 HELLO_S = 30.0
 """Seconds a guest may take to come up, before any untrusted code is near it."""
@@ -147,10 +147,7 @@ class GuestSandbox:
             raise ProvisionFailed("the sandbox could not be set up", evidence=evidence)
         if snapshot and request.snapshot is not None:
             check(request.snapshot)
-            result = await self._transfer(unpack_command(request.snapshot.archive, inside.work))
-            if result.exit_code != 0:
-                evidence = result.stderr.decode(errors="replace").strip()[-300:] or f"tar: {result}"
-                raise ProvisionFailed("the snapshot could not be unpacked", evidence=evidence)
+            check_unpacked(await self._transfer(unpack_command(request.snapshot.archive, inside.work)))
 
     @property
     def alive(self) -> bool:

@@ -42,6 +42,17 @@ def unpack_command(archive: bytes, folder: str) -> Command:
     return Command(argv, stdin=archive, wall_time_s=_TRANSFER_S, cpu_time_s=_TRANSFER_S)
 
 
+def check_unpacked(result: Result) -> None:
+    """Raises ProvisionFailed where `unpack_command` did not end well, with the limit it broke and what tar said."""
+    if result.exit_code == 0 and result.breach is None:
+        return
+    broken = f"it broke the sandbox's {result.breach}" if result.breach else ""
+    said = result.stderr.decode(errors="replace").strip()[-300:]
+    ended = f"tar ended by signal {result.signal}" if result.signal else f"tar ended with status {result.exit_code}"
+    evidence = ": ".join(filter(None, (broken, said))) or ended
+    raise ProvisionFailed("the snapshot could not be unpacked", evidence=evidence)
+
+
 def pack_command(paths: Sequence[str], work: str, *, max_bytes: int) -> Command:
     """Read files, and all below folders, into an archive on stdout."""
     names = ["/" + inside(path, work) for path in paths]

@@ -19,7 +19,6 @@ import logging
 import os
 import re
 import select
-import shutil
 import signal
 import socket
 import struct
@@ -29,6 +28,7 @@ from dataclasses import replace
 
 from sandboxes.backends.walls import KEEPER_ID, PROGRAM_HOST_ID, PROGRAM_ID, Zygote, host_path, snapshot_store
 from sandboxes.host.cgroup import Cgroup, Counters, find_hierarchy
+from sandboxes.host.folders import remove
 from sandboxes.host.procfs import ProcessTree
 from sandboxes.host.threads import threads
 from sandboxes.limits import MIB
@@ -36,7 +36,7 @@ from sandboxes.link import Link
 from sandboxes.network.proxy import Proxy
 from sandboxes.protocol import ProvisionFailed, SandboxError, SandboxRequest, Snapshot
 from sandboxes.sandbox import HELLO_S, IMAGE_PATH, GuestSandbox, Inside
-from sandboxes.transfer import check, unpack_command
+from sandboxes.transfer import check, check_unpacked, unpack_command
 
 _BURIAL_S = 10.0  # longest a killed sandbox may take to be gone; a process in uninterruptible sleep takes longer
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -150,18 +150,15 @@ class Bubblewrap:
             try:
                 async with await self._create(request, lower=None, fill=begun.name) as sandbox:
                     unpack = unpack_command(snapshot.archive, sandbox.work)
-                    result = await sandbox.exec(unpack)
-                    if result.exit_code == 0:  # inside the bits have no effect, but the store is no place for them
-                        argv = ("find", ".", "-type", "f", "-perm", "/6000", "-exec", "chmod", "ug-s", "{}", "+")
-                        result = await sandbox.exec(replace(unpack, argv=argv, stdin=b""))
-                if result.exit_code != 0:
-                    evidence = result.stderr.decode(errors="replace").strip()[-300:] or str(result)
-                    raise ProvisionFailed("the snapshot could not be unpacked", evidence=evidence)
+                    check_unpacked(await sandbox.exec(unpack))
+                    # Inside the bits have no effect, but the store is no place for them.
+                    argv = ("find", ".", "-type", "f", "-perm", "/6000", "-exec", "chmod", "ug-s", "{}", "+")
+                    check_unpacked(await sandbox.exec(replace(unpack, argv=argv, stdin=b"")))
                 with contextlib.suppress(FileExistsError, OSError):  # somebody else was quicker
                     begun.rename(folder)
             finally:
                 if begun.exists():
-                    shutil.rmtree(begun, ignore_errors=True)
+                    remove(begun)
         os.utime(folder)  # what is used is not swept
         return snapshot.digest
 

@@ -54,11 +54,11 @@ from sandboxes.backends.confined_host import (
     counts_processes,
     inhabitants,
     make_folder,
-    remove,
     take_users,
 )
 from sandboxes.backends.confined_view import guest_may, interpreter, program_may
 from sandboxes.host.cgroup import Cgroup, Counters, find_hierarchy
+from sandboxes.host.folders import remove
 from sandboxes.host.procfs import ProcessTree
 from sandboxes.host.seccomp import filter_program
 from sandboxes.host.threads import threads

@@ -22,6 +22,7 @@ import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandboxes.host.folders import remove
 from sandboxes.host.owner import alive, identity
 from sandboxes.limits import MIB, Limits
 from sandboxes.protocol import ProvisionFailed
@@ -176,16 +177,6 @@ def inhabitants(folder: Path) -> list[int]:
             if any(os.readlink(link).startswith(inside) for link in links):
                 found.append(pid)
     return found
-
-
-def remove(folder: Path) -> bool:
-    """Remove a folder whatever is in it; False if something stayed."""
-    # Not rmtree: a program can nest folders deeper than it can go.
-    for command in (["rm", "-rf"], ["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
-        ended = subprocess.run([*command, "--", str(folder)], capture_output=True, check=False, cwd="/")
-        if command[0] == "rm" and ended.returncode == 0:
-            return True
-    return False
 
 
 class DiskWatch:

@@ -268,7 +268,7 @@ def _death(body: bytes, language: Language) -> Answer:
     if by_signal is True and number == signal.SIGXFSZ:
         return Answer(Outcome.DISK_LIMIT, message="a file grew past the limit")
     if by_signal is True and number == signal.SIGABRT and language == "javascript":  # so it ends when its heap is full
-        return Answer(Outcome.MEMORY_LIMIT, message="node aborted: its heap is full")
+        return Answer(Outcome.MEMORY_LIMIT, message="node aborted, as it does when its heap is full")
     how = f"by signal {number}" if by_signal is True else f"with exit code {number}"
     return Answer(Outcome.RUNTIME_ERROR, message=f"the process ended {how} and gave no answer")
 

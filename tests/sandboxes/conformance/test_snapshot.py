@@ -5,6 +5,7 @@ import contextlib
 import io
 import os
 import pickle
+import re
 import tarfile
 from hashlib import sha256
 from pathlib import Path
@@ -166,3 +167,18 @@ async def test_a_workspace_that_cannot_be_read_is_refused(backend: Backend):
         with pytest.raises(FilesRefused):
             await sandbox.snapshot()
         assert (await sandbox.exec(Command(("true",)))).exit_code == 0
+
+
+async def test_files_past_the_limits_are_taken_whole_or_refused_in_words(backend: Backend):
+    """Some back-ends lay a snapshot below the workspace, uncounted; others unpack it within the limits."""
+    async with backend.open() as sandbox:
+        await sandbox.put({"large": File(bytes(range(256)) * 16_000)})
+        snapshot = await sandbox.snapshot()
+    refused = ""
+    try:
+        async with backend.open(LIMITS.model_copy(update={"disk_mib": 2}), snapshot=snapshot) as sandbox:
+            assert await text(sandbox, "wc -c <large") == "4096000\n"
+    except ProvisionFailed as error:
+        refused = error.evidence
+    assert not refused or re.search(r"disk_limit|No space left", refused), refused
+    assert "Result(" not in refused
