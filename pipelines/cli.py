@@ -5,14 +5,17 @@ import json
 import logging
 import sys
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.explain import FAILED, UsageError, explained
+from pipelines.ask_cli import show, sql, tables
+from pipelines.explain import FAILED, explained
+from pipelines.files_cli import files_app
 from pipelines.grade_cli import grade
+from pipelines.home_options import Home
+from pipelines.lake_cli import lake_app, migrate
 from pipelines.sandbox_cli import sandbox_app
 from pipelines.tasks_cli import tasks_app
 
@@ -31,20 +34,10 @@ app = typer.Typer(
 )
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(sandbox_app, name="sandbox")
-app.command()(grade)
-
-Home = Annotated[
-    Path | None,
-    typer.Option("--home", metavar="DIR", help="Folder of the results; else HEADRACE_HOME, else ./.headrace."),
-]  # fmt: skip
-
-
-class Format(StrEnum):
-    """How rows are written."""
-
-    TABLE = "table"
-    CSV = "csv"
-    JSON = "json"
+app.add_typer(lake_app, name="lake")
+app.add_typer(files_app, name="files")
+for command in (sql, show, tables, migrate, grade):
+    app.command()(command)
 
 
 def main() -> None:
@@ -101,25 +94,26 @@ def run(
 
         headrace run quickstart --dry-run > my.yaml; headrace run my.yaml
     """
+    from pipelines.home import given_home
     from pipelines.spec_file import find_spec, load_spec
 
     path = find_spec(spec)
     loaded = load_spec(path, overrides or [])
     if home is not None:
-        loaded = loaded.model_copy(update={"paths": loaded.paths.model_copy(update={"home": home.absolute()})})
+        loaded = loaded.model_copy(update={"paths": loaded.paths.model_copy(update={"home": str(given_home(home))})})
     if dry_run:
         _dry_run(loaded, path.parent)
         return
     from rich.console import Console
 
     from pipelines.admission import read_run_tasks
+    from pipelines.home import home_of
     from pipelines.run_record import finished_run
-    from pipelines.spec_file import home_of
     from pipelines.summary import result_table, write_summary
     from transforms.lake.table import Lake
 
     tasks = read_run_tasks(loaded, path.parent)
-    lake = Lake(home_of(loaded).absolute())
+    lake = Lake(home_of(loaded))
     run_id = None if new else finished_run(lake, loaded, tasks.tasks_hash)
     if run_id is not None:
         typer.echo(f"run {run_id} was finished before; --new starts another", err=True)
@@ -139,8 +133,9 @@ def run(
 def _dry_run(spec: "RunSpec", folder: Path) -> None:
     """Print the resolved spec, and the plan as comments behind it, so that the whole is itself a spec."""
     from pipelines.admission import read_run_tasks
+    from pipelines.home import home_of
     from pipelines.plan import make_plan
-    from pipelines.spec_file import home_of, resolved_yaml, spec_hash
+    from pipelines.spec_file import resolved_yaml, spec_hash
 
     tasks = read_run_tasks(spec, folder)
     digest = spec_hash(spec)
@@ -180,71 +175,6 @@ def _moved(spec: "RunSpec", folder: Path) -> "RunSpec":
 
 @app.command()
 @explained
-def sql(
-    statement: Annotated[str, typer.Argument(metavar="SELECT", help="One query over the tables and views.")],
-    form: Annotated[
-        Format, typer.Option("--format", help="table cuts long values; csv and json cut nothing.")
-    ] = Format.TABLE,
-    home: Home = None,
-) -> None:
-    """Ask the tables of a home folder; only reads. stdout holds data and nothing else.
-
-    [dim]Examples:[/dim]
-
-        headrace sql "SELECT cycle, outcome, count(*) FROM trajectories GROUP BY 1, 2"
-
-        headrace sql "SELECT * FROM learning_curve" --format csv > curve.csv
-    """
-    from pipelines.show import print_rows
-    from pipelines.spec_file import default_home
-    from transforms.lake.sql import query
-
-    folder = (home or default_home()).absolute()
-    if not (folder / "tables").is_dir():
-        raise UsageError(
-            f"{folder} holds no tables\n\nhint: --home or HEADRACE_HOME names the folder that a run wrote to"
-        )
-    print_rows(query(folder, statement), form.value)
-
-
-@app.command()
-@explained
-def tables(name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A table or view.")] = None) -> None:
-    """List the tables and views, or the columns of one with types, units and descriptions.
-
-    [dim]Examples:[/dim]
-
-        headrace tables
-
-        headrace tables trajectories
-    """
-    import difflib
-
-    from pipelines.show import aligned
-    from transforms.lake.document import schema_rows
-    from transforms.lake.schemas import TABLES
-    from transforms.lake.sql import views
-
-    if name is None:
-        lines = [[table, "table", f"{len(schema)} columns"] for table, schema in TABLES.items()]
-        for view, text in views().items():
-            comments = [line.removeprefix("--").strip() for line in text.splitlines() if line.startswith("--")]
-            lines.append([view, "view", comments[0] if comments else ""])
-        typer.echo(aligned(["name", "kind", "about"], lines, [False] * 3), nl=False)
-    elif name in TABLES:
-        headings = ["column", "type", "unit", "description"]
-        typer.echo(aligned(headings, schema_rows(TABLES[name]), [False] * 4), nl=False)
-    elif name in views():
-        typer.echo(views()[name].rstrip())
-    else:
-        known = [*TABLES, *views()]
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean `{close[0]}`?" if close else f"there are {', '.join(known)}"
-        raise UsageError(f"no table or view is named `{name}`\n\nhint: {hint}")
-
-
-@app.command()
-@explained
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="A JSON list, for programs.")] = False, home: Home = None
 ) -> None:
@@ -253,9 +183,10 @@ def doctor(
     Exit status 0 if `headrace run quickstart` can run here, else 1.
     """
     from pipelines.doctor import examine, ready
-    from pipelines.spec_file import default_home
+    from pipelines.home import given_home
+    from transforms.lake.table import Lake
 
-    findings = examine((home or default_home()).absolute())
+    findings = examine(Lake(given_home(home)).work)
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:

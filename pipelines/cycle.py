@@ -33,7 +33,9 @@ from transforms.grade.grade import GraderBroken, ImageUsed
 from transforms.lake.errors import LakeError
 from transforms.lake.sql import query
 from transforms.lake.table import Lake
-from transforms.quality.gate import QualityStop, check_cycle, raise_on_breach
+from transforms.quality.gate import QualityStop, check_cycle, raise_on_breach, warnings_of
+from transforms.quality.past import past_of
+from transforms.quality.tables import check_tables
 from transforms.quality.validate import validate_rows
 from transforms.rollout.engines import make_service
 from transforms.rollout.policy import EngineLost, EngineService
@@ -46,7 +48,7 @@ def run(spec: RunSpec, tasks: RunTasks, *, lake: Lake, spec_folder: Path, new: b
     Raises RunError, TaskInvalid, NotAModel, EngineError, SandboxError, StorageFailed, TableTooNew, QualityStop,
     GraderBroken, and KeyboardInterrupt when interrupted; the tables are consistent after each of them.
     """
-    home = lake.home
+    home = lake.work
     with only_one(home, spec.name), _interruptible() as signals, contextlib.ExitStack() as held:
         lake.ensure_tables()
         record = None if new else find_run(lake, spec)
@@ -98,7 +100,7 @@ class _Wheel:
         self.events = events
         self.reporter = reporter
         self.plan: Plan = make_plan(spec, record.run_id, tasks.train, tasks.heldout)
-        self.policies = lake.home / "policies" / record.run_id
+        self.policies = lake.work / "policies" / record.run_id
         self.trainer: Trainer | None = None
 
     def turn(self) -> None:
@@ -106,9 +108,9 @@ class _Wheel:
         last = self.spec.cycles.count
         with self._stage("setup", cycle=0):
             remove_unfinished(self.policies)
-            base = resolve_base_model(self.spec.policy.model, self.spec_folder, self.lake.home / "models")
+            base = resolve_base_model(self.spec.policy.model, self.spec_folder, self.lake.work / "models")
             self._commit_base(base)
-        with make_service(self.spec.engine, log=self.lake.home / "logs" / f"{self.run_id}-engine.log") as service:
+        with make_service(self.spec.engine, log=self.lake.work / "logs" / f"{self.run_id}-engine.log") as service:
             done = self._newest_version()
             self._check_weights(done)
             if self._pending(self.plan.chunks):
@@ -192,7 +194,7 @@ class _Wheel:
         if (self.lake.committed_version("checks", app_id) or 0) >= chunk.number:
             return
         rows = self._rows(f"chunk = {chunk.number}")
-        _, checks = validate_rows(rows, run_id=self.run_id, cycle=chunk.cycle, chunk=chunk.number)
+        _, checks = validate_rows(rows, run_id=self.run_id, cycle=chunk.cycle, chunk=chunk.number, cases=chunk.cases)
         self.lake.append("checks", checks, app_id=app_id, version=chunk.number)
 
     def _gate(self, cycle: int) -> list[dict[str, object]]:
@@ -201,9 +203,13 @@ class _Wheel:
             rows = self._rows(f"cycle = {cycle} AND purpose = 'train'")
             checks = check_cycle(
                 rows, self.spec.quality, run_id=self.run_id, cycle=cycle,
-                episodes=sum(chunk.episodes for chunk in self.plan.training(cycle)),
+                groups={group.group_id: group.n for chunk in self.plan.training(cycle) for group in chunk.groups},
+                past=past_of(self.lake.home, self.run_id, cycle),
             )  # fmt: skip
+            checks += check_tables(self.lake.home, self.spec.quality, self.run_id, cycle)
             self._store_verdict(cycle, checks)
+            for warning in warnings_of(checks):
+                self.reporter.note(warning)
             raise_on_breach(checks)
         return rows
 
@@ -213,10 +219,10 @@ class _Wheel:
         version = self.lake.committed_version("checks", app_id) or 0
         stored = query(
             self.lake.home,
-            f"SELECT expectation, observed, \"limit\", success FROM checks WHERE run_id = '{self.run_id}' "
+            f"SELECT expectation, observed, \"limit\", success, severity FROM checks WHERE run_id = '{self.run_id}' "
             f"AND cycle = {cycle} AND level = 'batch' ORDER BY checked_at DESC LIMIT {len(checks)}",
         ).to_pylist()
-        key = ("expectation", "observed", "limit", "success")
+        key = ("expectation", "observed", "limit", "success", "severity")
         if {tuple(map(row.get, key)) for row in stored} != {tuple(map(check.get, key)) for check in checks}:
             self.lake.append("checks", checks, app_id=app_id, version=version + 1)
 
@@ -234,7 +240,7 @@ class _Wheel:
                 "run_id": self.run_id,
                 "policy_version": cycle,
                 "parent_version": cycle - 1,
-                "checkpoint": str(checkpoint.relative_to(self.lake.home)),
+                "checkpoint": str(checkpoint.relative_to(self.lake.work)),
                 "weights_hash": weights_hash(checkpoint),
                 "batch_hash": batch.batch_hash,
                 "trajectories_version": self.lake.open_or_create("trajectories").version(),
@@ -253,12 +259,12 @@ class _Wheel:
         """Version 0 of the run's policy is the base model, where it lies."""
         if self.lake.committed_version("policies", self.run_id) is not None:
             return
-        inside = base.is_relative_to(self.lake.home)
+        inside = base.is_relative_to(self.lake.work)
         row: dict[str, object] = {
             "run_id": self.run_id,
             "policy_version": 0,
             "parent_version": None,
-            "checkpoint": str(base.relative_to(self.lake.home) if inside else base.absolute()),
+            "checkpoint": str(base.relative_to(self.lake.work) if inside else base.absolute()),
             "weights_hash": weights_hash(base),
             "batch_hash": None,
             "trajectories_version": None,
@@ -291,7 +297,7 @@ class _Wheel:
             self.lake.home,
             f"SELECT checkpoint FROM policies WHERE run_id = '{self.run_id}' AND policy_version = {version}",
         ).to_pylist()
-        return self.lake.home / rows[0]["checkpoint"] if rows else checkpoint_dir(self.policies, version)
+        return self.lake.work / rows[0]["checkpoint"] if rows else checkpoint_dir(self.policies, version)
 
     def _optimizer_steps(self) -> int:
         """Optimizer steps of all committed cycles."""

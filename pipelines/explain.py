@@ -97,12 +97,12 @@ def explained(command: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(FAILED) from None
         except Exception as error:  # noqa: BLE001 - the boundary of the program: every error ends as a message and a code
             home = kwargs.get("home")
-            raise typer.Exit(_explain(error, home if isinstance(home, Path) else None)) from None
+            raise typer.Exit(_explain(error, home if isinstance(home, str) else None)) from None
 
     return wrapped
 
 
-def _explain(error: Exception, home: Path | None) -> int:
+def _explain(error: Exception, home: str | None) -> int:
     names = [f"{each.__module__}.{each.__qualname__}" for each in type(error).__mro__]
     if isinstance(error, ModuleNotFoundError):
         typer.echo(
@@ -125,11 +125,12 @@ def _explain(error: Exception, home: Path | None) -> int:
     return code
 
 
-def _log(home: Path | None) -> Path | str:
+def _log(home: str | None) -> Path | str:
     """Write the traceback of the error in hand to a file and return its path."""
-    from pipelines.spec_file import default_home
+    from pipelines.home import given_home
+    from transforms.lake.table import Lake
 
-    path = (home or default_home()).absolute() / "logs" / f"error-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
+    path = Lake(given_home(home)).work / "logs" / f"error-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(traceback.format_exc(), encoding="utf-8")

@@ -10,6 +10,7 @@ from pipelines.spec import RunSpec
 from sandboxes.protocol import SandboxProvider
 from transforms.grade.grade import Grade, GraderBroken, ImageUsed
 from transforms.lake.errors import LakeError
+from transforms.lake.keep import KeepFiles
 from transforms.lake.sink import WriteToDelta
 from transforms.lake.table import Lake
 from transforms.quality.suite import SuiteError
@@ -39,8 +40,9 @@ def run_chunk(
                 | "Groups" >> beam.Create(chunk.groups)
                 | "Rollout" >> RolloutGroups(engine, concurrency=in_flight)
                 | "Verify" >> Verify(sandbox, spec.sandbox, owner=run_id, measures=spec.rubric.measures)
+                | "Keep" >> KeepFiles(lake.home)
                 | "Grade" >> Grade(spec.rubric, engine.name, image)
-                | "Validate" >> Validate(run_id=run_id, cycle=chunk.cycle, chunk=chunk.number)
+                | "Validate" >> Validate(run_id=run_id, cycle=chunk.cycle, chunk=chunk.number, cases=chunk.cases)
             )
             validated.rows | "Trajectories" >> WriteToDelta(lake, "trajectories", app_id=run_id, version=chunk.number)
             validated.checks | "Checks" >> WriteToDelta(lake, "checks", app_id=checks_app(run_id), version=chunk.number)

@@ -24,6 +24,11 @@ class Chunk:
         """Episodes of all its groups."""
         return sum(group.n for group in self.groups)
 
+    @property
+    def cases(self) -> dict[str, list[str]]:
+        """Names of the cases of its tasks, by the hash of each task's content."""
+        return {group.task.content_hash: [case.name for case in group.task.cases] for group in self.groups}
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

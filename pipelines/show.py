@@ -1,24 +1,34 @@
 """Rows and tasks as text: for a terminal, for a pipe, for a program."""
 
 import csv
+import io
 import json
 import math
+import os
+import shutil
+import signal
+import subprocess
 import sys
+import tempfile
 from datetime import datetime
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, TextIO, get_args
 
 import pyarrow as pa
-from rich.console import Console
+import pyarrow.parquet as pq
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from transforms.sources.kinds.kinds import KINDS
 from transforms.sources.task import AnyCase, Task, Tier
 
-Format = Literal["table", "csv", "json"]
+Format = Literal["table", "csv", "json", "parquet"]
 
 _WIDEST = 60
-"""Characters of one value in a table; `csv` and `json` cut nothing."""
+"""Characters of one value in a table; the other forms cut nothing."""
+_MOST_DRAWN = 1000
+"""Rows that are drawn as a table with rules; rich takes half a millisecond for one."""
 
 _SHOWN_APART = {"task_id", "kind", "prompt", "split", "source", "unsupported", "cases", "gold"}
 _DESCRIBED = {
@@ -33,35 +43,101 @@ _DESCRIBED = {
 """By kind, the fields of a case that `describe` says whole."""
 
 
-def print_rows(rows: pa.Table, form: Format) -> None:
-    """Write rows to stdout. A table is drawn on a terminal (a block a row, if it is too wide) and aligned with spaces
-    elsewhere. JSON has no NaN and no infinity: they become null."""
+def print_rows(rows: pa.Table, form: Format, out: Path | None = None) -> None:
+    """Write rows to stdout, or to a new file.
+
+    A table is drawn on a terminal (a block a row, if it is too wide; through the pager, if it is too long) and aligned
+    with spaces elsewhere. JSON has no NaN and no infinity: they become null. Raises FileExistsError and what else
+    opening the file raises; a file that could not be written to its end is removed.
+    """
+    if out is None:
+        if form == "table" and sys.stdout.isatty():
+            paged(_drawn(rows))
+        elif form == "parquet":
+            pq.write_table(rows, sys.stdout.buffer, compression="zstd")
+        else:
+            _write(rows, form, sys.stdout)
+        return
+    with out.open("xb") as file:
+        try:
+            if form == "parquet":
+                pq.write_table(rows, file, compression="zstd")
+            else:
+                with io.TextIOWrapper(file, encoding="utf-8", newline="") as text:
+                    _write(rows, form, text)
+        except BaseException:
+            out.unlink(missing_ok=True)
+            raise
+
+
+def _write(rows: pa.Table, form: Format, to: TextIO) -> None:
+    records = (row for batch in rows.to_batches(1000) for row in batch.to_pylist())
     if form == "json":
-        records = ",\n".join(
-            json.dumps(_finite(row), ensure_ascii=False, allow_nan=False, default=_plain) for row in rows.to_pylist()
-        )
-        sys.stdout.write(f"[\n{records}\n]\n" if records else "[]\n")
-        return
-    if form == "csv":
-        writer = csv.writer(sys.stdout, lineterminator="\n")
+        before = "[\n"
+        for row in records:
+            to.write(before + json.dumps(_finite(row), ensure_ascii=to.isatty(), allow_nan=False, default=_plain))
+            before = ",\n"
+        to.write("\n]\n" if rows.num_rows else "[]\n")
+    elif form == "csv":
+        writer = csv.writer(to, lineterminator="\n")
         writer.writerow(rows.column_names)
-        writer.writerows([_cell(value) for value in row.values()] for row in rows.to_pylist())
-        return
-    numbers = [pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in rows.schema]
-    lines = [[_short(value) for value in row.values()] for row in rows.to_pylist()]
-    if not sys.stdout.isatty():
-        sys.stdout.write(aligned(rows.column_names, lines, numbers))
-    elif lines and _drawn_width(rows.column_names, lines) > Console().width:
-        for number, line in enumerate(lines, start=1):
-            sys.stdout.write(f"-- row {number}\n")
-            sys.stdout.write(aligned(*_as_fields(rows.column_names, line)))
+        for row in records:
+            cells = [_cell(value) for value in row.values()]
+            if to.isatty():
+                cells = [printable(cell) if isinstance(cell, str) else cell for cell in cells]
+            writer.writerow(cells)
     else:
-        table = Table()
-        for name, number in zip(rows.column_names, numbers, strict=True):
-            table.add_column(Text(name), justify="right" if number else "left")
-        for line in lines:
-            table.add_row(*(Text(cell) for cell in line))
-        Console().print(table)
+        lines = [[_short(value) for value in row.values()] for row in records]
+        to.write(aligned(rows.column_names, lines, _numbers(rows)))
+
+
+def _drawn(rows: pa.Table) -> str:
+    """Rows as a terminal shows them."""
+    lines = [[_short(value) for value in row.values()] for row in rows.to_pylist()]
+    if lines and _drawn_width(rows.column_names, lines) > Console().width:
+        return "".join(
+            f"-- row {number}\n" + aligned(*_as_fields(rows.column_names, line))
+            for number, line in enumerate(lines, start=1)
+        )
+    if len(lines) > _MOST_DRAWN:
+        return aligned(rows.column_names, lines, _numbers(rows))
+    table = Table()
+    for name, number in zip(rows.column_names, _numbers(rows), strict=True):
+        table.add_column(Text(name), justify="right" if number else "left")
+    for line in lines:
+        table.add_row(*(Text(cell) for cell in line))
+    return rendered(table)
+
+
+def _numbers(rows: pa.Table) -> list[bool]:
+    return [pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in rows.schema]
+
+
+def rendered(*what: RenderableType) -> str:
+    """What rich draws for this terminal, with its colours; for a pipe, 160 characters wide and without."""
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    with console.capture() as captured:
+        console.print(*what, sep="\n")
+    return captured.get()
+
+
+def paged(text: str) -> None:
+    """Write text to stdout; through $PAGER, else `less`, if that is a terminal with fewer lines than the text."""
+    command = os.environ.get("PAGER", "less" if shutil.which("less") else "")
+    if not command or not sys.stdout.isatty() or text.count("\n") < Console().height:
+        sys.stdout.write(text)
+        return
+    # As git has it: colours are shown, the screen is left as it is, and nothing that fits waits for a key.
+    surroundings = {"LESS": "FRX", **os.environ}
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+        file.write(text)
+        file.seek(0)
+        # Ctrl-C is for the pager, which must set the terminal right again.
+        before = signal.signal(signal.SIGINT, lambda number, frame: None)
+        try:
+            subprocess.run(command, shell=True, stdin=file, env=surroundings, check=False)
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 def _drawn_width(names: list[str], lines: list[list[str]]) -> int:
@@ -143,12 +219,19 @@ def _readable(value: object) -> str:
 
 
 def _indented(text: str, by: int = 4) -> str:
-    """Lines without control characters, which must not reach the terminal."""
-    lines = (
-        "".join(char if char.isprintable() or char == "\t" else repr(char)[1:-1] for char in line)
-        for line in text.split("\n")
-    )
+    """Lines without control characters."""
+    lines = printable(text, keep="\n\t").split("\n")
     return "\n".join(f"{' ' * by}{line}".rstrip() for line in lines).rstrip("\n")
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Text with its control characters, but those to keep, written as escapes: they must not reach the terminal."""
+    return "".join(char if char.isprintable() or char in keep else repr(char)[1:-1] for char in text)
+
+
+def json_text(value: object) -> str:
+    """A value of the tables as indented JSON in ASCII. JSON has no NaN and no infinity: they become null."""
+    return json.dumps(_finite(value), indent=2, allow_nan=False, default=_plain)
 
 
 def _plain(value: object) -> str:
@@ -166,6 +249,5 @@ def _short(value: object) -> str:
         return "null"
     if isinstance(value, float):
         return f"{value:.6g}"
-    # Control characters of a completion must not reach the terminal.
-    text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(_cell(value)))
+    text = printable(str(_cell(value)))
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."

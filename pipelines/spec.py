@@ -3,8 +3,6 @@
 Reading a spec costs nothing: this module and what it imports know neither Beam, torch, vLLM nor Great Expectations.
 """
 
-from pathlib import Path
-
 from pydantic import Field, ValidationInfo, field_validator
 
 from sandboxes.declared import Declared
@@ -68,12 +66,21 @@ class CyclesSpec(Declared):
 class PathsSpec(Declared):
     """Where results go."""
 
-    home: Path | None = None
-    """Folder of tables, checkpoints and reports. Default: HEADRACE_HOME, else `.headrace` in the current folder."""
+    home: str | None = None
+    """Folder of tables, files, checkpoints and reports, or an address such as s3://BUCKET/PREFIX for tables and files:
+    see docs/storage.md. Default: HEADRACE_HOME, else `.headrace` in the current folder."""
+
+
+class LakeSpec(Declared):
+    """How the tables are looked after."""
+
+    keep_days: int = Field(7, ge=1)
+    """Days of history that `headrace lake vacuum` keeps: how far back a table can be read and restored."""
 
 
 class RunSpec(Declared):
-    """One run: tasks, policy, engine, sampling, sandbox, rubric, quality, training, cycles, evaluation, paths."""
+    """One run: tasks, policy, engine, sampling, sandbox, rubric, quality, training, cycles, evaluation, lake,
+    paths."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")
     """Names the run's rows and files: small letters, digits and hyphens."""
@@ -91,6 +98,7 @@ class RunSpec(Declared):
     training: TrainingSpec = TrainingSpec()
     cycles: CyclesSpec = CyclesSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
+    lake: LakeSpec = LakeSpec()
     paths: PathsSpec = PathsSpec()
 
     @field_validator("sampling")

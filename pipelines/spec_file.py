@@ -7,7 +7,6 @@ text. Values are never converted: `"5"` is no number and `true` is no count.
 import difflib
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -102,8 +101,10 @@ def load_spec(path: Path, overrides: list[str]) -> RunSpec:
     if found or spec is None:
         raise SpecError(sorted(found, key=source.order))
     if spec.paths.home is not None:
+        from pipelines.home import home_at
+
         base = Path.cwd() if ("paths", "home") in source.overridden else path.parent
-        home = (base / spec.paths.home.expanduser()).absolute()
+        home = str(home_at(source.where(("paths", "home")), spec.paths.home, base))
         spec = spec.model_copy(update={"paths": spec.paths.model_copy(update={"home": home})})
     return spec
 
@@ -143,24 +144,13 @@ def find_spec(name: str) -> Path:
     raise SpecError([Problem(name, "no such file, and no shipped spec of that name", hint)])
 
 
-def home_of(spec: RunSpec) -> Path:
-    """Absolute folder of the run's tables and files: `paths.home`, else HEADRACE_HOME, else `.headrace` here."""
-    return (spec.paths.home or default_home()).absolute()
-
-
-def default_home() -> Path:
-    """HEADRACE_HOME, else `.headrace` in the current folder, absolute."""
-    return Path(os.environ.get("HEADRACE_HOME") or ".headrace").expanduser().absolute()
-
-
 def resolved_yaml(spec: RunSpec) -> str:
     """The whole spec with every default written out; loading it gives the same spec."""
     return yaml.dump(spec.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 MAKES_NO_ROWS: dict[str, Any] = {
-    "paths": True,
-    "quality": True,
+    **dict.fromkeys(("paths", "quality", "lake"), True),
     "engine": {"port", "startup_timeout_s", "request_timeout_s", "memory_fraction"},
     "sandbox": {"parallel", "attempts", "pool", "hosts", "token_file"},
     "training": {"keep_checkpoints"},

@@ -12,6 +12,8 @@ from rich.text import Text
 from pipelines.curve import Curve, Point, draw
 from pipelines.rate import Rate
 from transforms.lake.sql import literal, query
+from transforms.lake.storage import Place
+from transforms.lake.table import Lake
 
 STAGES = ("rollout", "quality", "train")
 """Stages that a cycle consists of."""
@@ -77,7 +79,7 @@ class Results:
         return "No evidence: none of the held-out answers could be scored."
 
 
-def read_results(home: Path, run_id: str) -> Results:
+def read_results(home: Place, run_id: str) -> Results:
     """Gather a run's results from its tables. Raises KeyError when there is no such run."""
     name = literal(run_id)
     runs = query(home, f"SELECT * FROM runs WHERE run_id = {name}").to_pylist()
@@ -137,7 +139,7 @@ def read_results(home: Path, run_id: str) -> Results:
     return Results(runs[0], cycles, evaluations)
 
 
-def result_table(home: Path, run_id: str, width: int) -> Table:
+def result_table(home: Place, run_id: str, width: int) -> Table:
     """A row a cycle, the held-out evaluation and the sentence of evidence below. Raises KeyError: no such run.
 
     On a terminal of fewer than `WIDE` characters the seconds by stage and the new policy are left out.
@@ -196,8 +198,8 @@ def _evaluation_lines(results: Results) -> list[str]:
     return [*lines, results.evidence]
 
 
-def write_summary(home: Path, run_id: str) -> Path:
-    """Write `reports/RUN_ID/summary.html` under home and return its path. Raises KeyError: no such run."""
+def write_summary(home: Place, run_id: str) -> Path:
+    """Write `reports/RUN_ID/summary.html` in the home's folder here; gives its path. Raises KeyError: no such run."""
     results = read_results(home, run_id)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -215,7 +217,7 @@ def write_summary(home: Path, run_id: str) -> Path:
         answers_greedy=_asked_greedily(results),
         facts=_facts(home, run_id, results),
     )
-    path = home / "reports" / run_id / "summary.html"
+    path = Lake(home).work / "reports" / run_id / "summary.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     # A completion may hold any code point; one that UTF-8 cannot carry must not cost the page.
     path.write_text(page, encoding="utf-8", errors="replace")
@@ -239,7 +241,7 @@ def _asked_greedily(results: Results) -> bool:
     return all(each.greedy for each in results.evaluations)
 
 
-def _answers(home: Path, run_id: str, results: Results) -> list[dict[str, Any]]:
+def _answers(home: Place, run_id: str, results: Results) -> list[dict[str, Any]]:
     """For each held-out task, one answer before and one after (the greedy one, else the first sampled one), and how
     many of the sampled ones pass."""
     if not results.evaluations:
@@ -285,7 +287,7 @@ def _answers(home: Path, run_id: str, results: Results) -> list[dict[str, Any]]:
     return list(tasks.values())[:_MOST_TASKS]
 
 
-def _facts(home: Path, run_id: str, results: Results) -> list[tuple[str, str]]:
+def _facts(home: Place, run_id: str, results: Results) -> list[tuple[str, str]]:
     run = results.run
     draws = query(
         home,

@@ -1,5 +1,6 @@
 """A real pseudo-terminal with a program on it, for tests to type on and to read from."""
 
+import codecs
 import fcntl
 import os
 import re
@@ -27,6 +28,7 @@ class Terminal:
         )  # fmt: skip
         self.far = far
         self.seen = ""
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may come in two reads
 
     def __enter__(self) -> "Terminal":
         return self
@@ -51,7 +53,7 @@ class Terminal:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self.near], [], [], left)[0]:
                 raise AssertionError(f"no {pattern!r} at the end of {self.seen[-500:]!r}")
-            self.seen += os.read(self.near, 65536).decode(errors="replace")
+            self.seen += self.decoder.decode(os.read(self.near, 65536))
         shown, self.seen = self.seen[: found.end()], self.seen[found.end() :]
         return shown
 
@@ -68,5 +70,5 @@ class Terminal:
         """All it shows until it ends."""
         while self.child.poll() is None or select.select([self.near], [], [], 0)[0]:
             if select.select([self.near], [], [], 0.1)[0]:
-                self.seen += os.read(self.near, 65536).decode(errors="replace")
+                self.seen += self.decoder.decode(os.read(self.near, 65536))
         return self.seen

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from sandboxes.protocol import Usage
+from sandboxes.protocol import Snapshot, Usage
 from transforms.grade.outcomes import Outcome
 from transforms.rollout.policy import Completion, Sampling
 from transforms.sources.task import AnyCase, Task, Tier
@@ -145,6 +145,8 @@ class CaseReport:
     """What the compiler said, bounded in length; None where nothing was compiled."""
     measured: Measured | None = None
     """Only where a rubric weighs it and every case passed."""
+    workspace: Snapshot | None = None
+    """The files that the program left, or the repository as the submission made it; None for kinds that leave none."""
 
 
 def together(usages: Sequence[Usage], *, output_bytes: int) -> Usage:
@@ -176,6 +178,10 @@ class Execution:
     ended_us: int
     report: CaseReport | None
     failure: Failure | None = None
+    workspace_digest: str | None = None
+    """SHA-256 of the archive of the workspace, in hex, once it is a file beside the tables."""
+    output_digest: str | None = None
+    """SHA-256 of what the processes printed, likewise."""
 
 
 def now_us() -> int:

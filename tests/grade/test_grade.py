@@ -125,7 +125,7 @@ def test_a_program_that_tampered_in_any_case_keeps_no_share():
     assert verdict(row) == ("tampered", "policy", 0.0)
     row = {**row, "trajectory_id": "1"}
     stored = pa.Table.from_pylist([row], schema=TRAJECTORIES).to_pylist()
-    assert validate_rows(stored, "run-1", 2, 5)[0][0]["quarantine_reasons"] == []
+    assert validate_rows(stored, "run-1", 2, 5, {})[0][0]["quarantine_reasons"] == []
 
 
 def test_partial_credit_comes_from_the_rubric():
@@ -269,7 +269,7 @@ def test_what_a_case_said_and_what_was_measured_are_columns():
     components = {each["name"]: each["value"] for each in row["reward_components"]}
     assert (components["milestone:parse"], components["latency"], components["coverage"]) == (1.0, 0.0, 0.75)
     stored = pa.Table.from_pylist([{**row, "trajectory_id": "1"}], schema=TRAJECTORIES).to_pylist()
-    assert validate_rows(stored, "run-1", 2, 5)[0][0]["quarantine_reasons"] == []
+    assert validate_rows(stored, "run-1", 2, 5, {})[0][0]["quarantine_reasons"] == []
     assert graded(rollout(), report("passed", "passed", "passed"))["measured"] is None
 
 
@@ -354,7 +354,7 @@ def test_what_the_grader_makes_of_sound_executions_passes_the_row_suite():
     ]
     rows = [{**row, "trajectory_id": str(number)} for number, row in enumerate(rows)]
     stored = pa.Table.from_pylist(rows, schema=TRAJECTORIES).to_pylist()
-    assert [row["quarantine_reasons"] for row in validate_rows(stored, "run-1", 2, 5)[0]] == [[]] * len(rows)
+    assert [row["quarantine_reasons"] for row in validate_rows(stored, "run-1", 2, 5, {})[0]] == [[]] * len(rows)
 
 
 def test_the_stage_gives_one_row_per_execution():

@@ -23,6 +23,7 @@ def step(dice: random.Random) -> dict[str, object]:
         "action": f"{dice.random()}",
         "observation": dice.choice([None, "", "é'\n"]),
         "workspace_digest": None,
+        "output_digest": None,
         "wall_s": dice.random(),
         "cpu_s": dice.choice([None, 0.5]),
         "peak_memory_bytes": dice.choice([None, dice.randrange(10**12)]),
@@ -190,7 +191,7 @@ def test_a_view_says_what_a_row_is_and_its_example_runs(lake: Lake, view: str):
     example = " ".join(comment).partition("Example: ")[2].partition(";")[0]
     assert view in example
     assert query(lake.home, example).num_rows == 0  # of a lake that does not exist yet
-    assert list(lake.home.iterdir()) == []
+    assert list(lake.work.iterdir()) == []
 
 
 def test_text_is_text_and_order_is_kept(lake: Lake):
@@ -221,6 +222,9 @@ MISTAKES = {
     "SELECT zzz FROM quarantine": (
         "Schema error: No field named zzz.\n\nhint: there are trajectory_id, run_id, cycle, purpose, task_id, "
         "policy_version, outcome, reason"
+    ),
+    "SELECT messages[1]['rol'] FROM trajectories": (
+        "Error during planning: Field rol not found in struct\n\nhint: did you mean `role`?"
     ),
     "SELECT 1 FROM trajectory": (
         "Error during planning: table 'datafusion.public.trajectory' not found\n\nhint: did you mean `trajectories`?"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 
-from tests.builders import a_test, trajectory_row
+from tests.builders import trajectory_row
 from transforms.lake.errors import LakeError, StorageFailed, TableTooNew
 from transforms.lake.schemas import SCHEMA_VERSION, TABLES
 from transforms.lake.sql import query
@@ -42,7 +42,7 @@ def commits(log: Log) -> Counter[tuple[str, int]]:
 def test_tables_are_created_once_with_schema_and_version(lake: Lake, log: Log):
     lake.ensure_tables()
     lake.ensure_tables()
-    assert sorted(path.name for path in (lake.home / "tables").iterdir()) == sorted(TABLES)
+    assert sorted(path.name for path in (lake.work / "tables").iterdir()) == sorted(TABLES)
     assert log("trajectories")[-1] == {"txn": {"appId": "headrace.schema", "version": SCHEMA_VERSION}}
     for name, schema in TABLES.items():
         table = DeltaTable(str(lake.path(name)))
@@ -194,10 +194,10 @@ print(won)
 
 def race(lake: Lake, python: Start, app_ids: list[str]) -> list[int]:
     """Let children write at the same moment, to tables that do not exist yet; how many commits each of them won."""
-    go = lake.home / "go"
+    go = lake.work / "go"
     children = [python(RIVAL, str(lake.home), app_id, str(i), str(go)) for i, app_id in enumerate(app_ids)]
     waited_until = time.monotonic() + 60
-    while len(list(lake.home.glob("go.*"))) < len(children) and time.monotonic() < waited_until:
+    while len(list(lake.work.glob("go.*"))) < len(children) and time.monotonic() < waited_until:
         time.sleep(0.01)
     go.touch()
     outputs = [child.communicate(timeout=120) for child in children]
@@ -334,40 +334,3 @@ def test_append_removes_its_files_when_the_commit_cannot_be_stored(lake: Lake, m
     with pytest.raises(StorageFailed, match="No space left on device; nothing was committed"):
         lake.append("trajectories", [trajectory_row()], app_id="r", version=0)
     assert parquet_in(lake.path("trajectories")) == set()
-
-
-WRITE_OLDER = """
-import sys
-from pathlib import Path
-import pyarrow as pa
-from tests.builders import trajectory_row
-from transforms.lake.schemas import TABLES
-from transforms.lake.table import Lake
-
-lacks = ("image", "image_digest") if sys.argv[2] == "columns" else ()
-older = pa.schema([field for field in TABLES["trajectories"] if field.name not in lacks])
-test = pa.struct([field for field in older.field("tests").type.value_type if field.name != "got"])
-TABLES["trajectories"] = older.set(older.get_field_index("tests"), pa.field("tests", pa.list_(test)))
-row = {name: value for name, value in trajectory_row().items() if name not in lacks}
-row["tests"] = [{name: value for name, value in test.items() if name != "got"} for test in row["tests"]]
-Lake(Path(sys.argv[1])).append("trajectories", [row], app_id="r", version=1)
-"""
-
-
-@pytest.mark.parametrize("also", ["columns", "nothing else"])
-def test_a_table_of_an_older_headrace_gets_the_fields_of_structs_it_lacks(also: str, lake: Lake, python: Start):
-    assert python(WRITE_OLDER, str(lake.home), also).wait(timeout=60) == 0
-    lake.ensure_tables()
-    lake.ensure_tables()  # there is nothing left to add
-    row = trajectory_row(image="base", trajectory_id="x", tests=[{**a_test("small"), "got": "4"}])
-    lake.append("trajectories", [row], app_id="r", version=2)
-    rows = query(lake.home, "SELECT image, reward, tests[1]['got'] AS got FROM trajectories ORDER BY image").to_pylist()
-    assert [(row["image"], row["reward"], row["got"]) for row in rows] == [
-        ("base", 1.0, "4"),
-        (None if also == "columns" else "host", 1.0, None),
-    ]
-    table = DeltaTable(str(lake.path("trajectories")))
-    assert table.version() == 3  # created, written, grown, written
-    assert table.transaction_version(SCHEMA_APP_ID) == SCHEMA_VERSION
-    grown = {field.name: field for field in table.schema().fields}
-    assert grown["image_digest"].metadata["description"] == "digest of that image, in hex: see the table images"

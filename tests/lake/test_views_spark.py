@@ -31,7 +31,7 @@ def spark_text(view: str) -> str:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lake = Lake(tmp_path_factory.mktemp("spark"))
     write_lake(lake, seed=13)
-    return lake.home
+    return lake.work
 
 
 @pytest.fixture(scope="module")

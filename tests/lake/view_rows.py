@@ -5,13 +5,13 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.builders import START, a_test, trajectory_row
 from transforms.lake.sql import query
+from transforms.lake.storage import Place
 from transforms.lake.table import Lake
 
 Rows = list[dict[str, Any]]
@@ -169,6 +169,7 @@ def check_rows(dice: random.Random) -> Rows:
                         "expectation": name, "column": None, "level": level, "success": dice.random() < 0.8,
                         "observed": observed, "limit": None if name == "finite" else 0.5, "rows": rows, "detail": None,
                         "checked_at": START + timedelta(seconds=number),
+                        "suite_version": 1, "severity": "stop" if level == "batch" else None,
                     })  # fmt: skip
     return made
 
@@ -217,7 +218,7 @@ def grouped(rows: Iterable[dict[str, Any]], *keys: str) -> dict[tuple[Any, ...],
     return groups
 
 
-def asked(home: Path, view: str, keys: Iterable[str]) -> Expected:
+def asked(home: Place, view: str, keys: Iterable[str]) -> Expected:
     """All rows of a view by their key, which must be unique, without the key."""
     names = list(keys)
     rows = query(home, f"SELECT * FROM {view}").to_pylist()

@@ -82,6 +82,24 @@ def test_the_gate_stops_the_run_and_a_new_limit_lets_it_go_on(driver: Driver, tm
     assert verdicts == [{"success": False, "limit": 0.25}, {"success": True, "limit": 1.0}]
 
 
+def test_a_stopped_run_goes_on_when_the_breach_is_declared_a_warning(driver: Driver, tmp_path: Path):
+    home, limits = tmp_path / "home", "max_truncation_rate: 0.25, max_duplicate_rate: 1.0"
+    driver.write_spec(home, quality=f"{{{limits}}}")
+    assert driver.run(home) == 3
+    asked = query(home, "SELECT trajectory_id, ended_at FROM trajectories WHERE cycle = 1").to_pylist()
+    driver.write_spec(home, quality=f"{{{limits}, levels: {{truncation_rate: warn}}}}")
+    assert driver.run(home) == 0
+    assert "WARNING: truncation_rate: " in driver.output
+    sql = "SELECT trajectory_id, ended_at FROM trajectories WHERE cycle = 1 AND purpose = 'train'"
+    again = query(home, sql).to_pylist()
+    assert sorted(map(str, again)) == sorted(map(str, asked)), "no rollout of the stopped cycle was done again"
+    verdicts = query(
+        home,
+        "SELECT success, severity FROM checks WHERE cycle = 1 AND expectation = 'truncation_rate' ORDER BY checked_at",
+    ).to_pylist()
+    assert verdicts == [{"success": False, "severity": "stop"}, {"success": False, "severity": "warn"}]
+
+
 @pytest.mark.parametrize(
     ("by", "where"),
     [

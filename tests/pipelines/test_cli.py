@@ -43,7 +43,7 @@ def test_help_answers_at_once_and_imports_nothing_heavy(headrace):
         done = headrace("--help")
         times.append(time.perf_counter() - started)
     assert done.returncode == 0
-    assert all(name in done.stdout for name in ("run", "sql", "tables", "doctor", "tasks", "sandbox"))
+    assert all(name in done.stdout for name in ("run", "sql", "show", "tables", "doctor", "tasks", "sandbox"))
     assert min(times) < 1.0
     code = "import sys, pipelines.cli; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -62,7 +62,7 @@ def test_help_answers_at_once_and_imports_nothing_heavy(headrace):
     assert not heavy & set(loaded.stdout.split())
 
 
-@pytest.mark.parametrize("command", [["run"], ["sql"], ["tables"]])
+@pytest.mark.parametrize("command", [["run"], ["sql"], ["show"], ["tables"]])
 def test_every_command_teaches_by_an_example(headrace, command):
     done = headrace(*command, "--help")
     assert done.returncode == 0
@@ -201,11 +201,11 @@ def test_errors_become_statuses(error, code, tmp_path, monkeypatch):
 
 
 def test_an_unknown_error_is_one_line_and_a_log(tmp_path, capsys):
-    def command(home: Path) -> None:
+    def command(home: str) -> None:
         raise ZeroDivisionError("by zero")
 
     with pytest.raises(typer.Exit):
-        explained(command)(home=tmp_path)
+        explained(command)(home=str(tmp_path))
     (log,) = (tmp_path / "logs").iterdir()
     out, err = capsys.readouterr()
     assert out == ""

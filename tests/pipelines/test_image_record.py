@@ -77,7 +77,7 @@ def test_an_image_that_is_not_built_says_how_to_build_it(lake: Lake, tmp_path: P
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
     with pytest.raises(ProvisionFailed, match="headrace sandbox build toolchains"):
         record_image(lake, SandboxSpec(image="toolchains"))
-    assert not (lake.home / "tables" / "images").exists()
+    assert not (lake.work / "tables" / "images").exists()
 
 
 def test_an_engines_own_image_is_kept_by_its_id(lake: Lake):

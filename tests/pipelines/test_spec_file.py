@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipelines.home import home_of
 from pipelines.spec import RunSpec
-from pipelines.spec_file import SHIPPED, SpecError, find_spec, home_of, load_spec, resolved_yaml, spec_hash
+from pipelines.spec_file import SHIPPED, SpecError, find_spec, load_spec, resolved_yaml, spec_hash
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def message(load):
 
 KEYS = (
     "`name`, `seed`, `tasks`, `policy`, `engine`, `sampling`, `sandbox`, `rubric`, `quality`, `training`, `cycles`, "
-    "`evaluation`, `paths`"
+    "`evaluation`, `lake`, `paths`"
 )
 COPY = "hint: start from a copy of the shipped quickstart.yaml"
 NAME = "hint: Names the run's rows and files: small letters, digits and hyphens."
@@ -220,7 +221,7 @@ def test_the_resolved_spec_loads_as_the_same_spec(load):
 def test_the_hash_covers_every_setting_that_makes_rows(load):
     base = load("name: a\n")
     record = base.model_dump(mode="json")
-    del record["paths"], record["quality"], record["training"]["keep_checkpoints"]
+    del record["paths"], record["quality"], record["lake"], record["training"]["keep_checkpoints"]
     for name in ("parallel", "attempts", "pool", "hosts", "token_file"):
         del record["sandbox"][name]
     for name in ("port", "startup_timeout_s", "request_timeout_s", "memory_fraction"):

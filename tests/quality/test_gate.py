@@ -4,12 +4,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.builders import trajectory_row
+from tests.builders import START, trajectory_row
 from transforms.lake.schemas import CHECKS
 from transforms.lake.sql import query
 from transforms.lake.table import Lake
 from transforms.quality.config import QualitySpec
-from transforms.quality.gate import QualityStop, check_cycle, raise_on_breach
+from transforms.quality.gate import QualityStop, check_cycle, raise_on_breach, warnings_of
+from transforms.quality.past import Past, past_of
 
 INFRA: dict[str, Any] = {
     "outcome": "engine_failed", "outcome_class": "infra", "reward": None, "reward_components": [], "failure": "gone",
@@ -38,12 +39,16 @@ def cycle(*changes: dict[str, Any], of: int = 20) -> list[dict[str, Any]]:
     return made
 
 
-def checks(rows: list[dict[str, Any]], *, episodes: int = 20, **limits: float) -> dict[str, dict[str, Any]]:
-    found: list[dict[str, Any]] = check_cycle(rows, QualitySpec(**limits), "run-1", 1, episodes=episodes)
+def checks(
+    rows: list[dict[str, Any]], *, episodes: int = 20, past: Past | None = None, **limits: Any
+) -> dict[str, dict[str, Any]]:
+    groups = {f"run-1/1/train/task-{number}": 10 for number in range(episodes // 10)}
+    spec = QualitySpec(**limits)
+    found: list[dict[str, Any]] = check_cycle(rows, spec, "run-1", 1, groups=groups, past=past or Past())
     return {check["expectation"]: check for check in found}
 
 
-def broken(rows: list[dict[str, Any]], **limits: float) -> list[str]:
+def broken(rows: list[dict[str, Any]], **limits: Any) -> list[str]:
     return [name for name, check in checks(rows, episodes=20, **limits).items() if not check["success"]]
 
 
@@ -60,11 +65,16 @@ def test_a_sound_cycle_passes_and_every_value_is_reported():
         "impossible_rewarded_rate": (0.0, 0.0),
         "signal_rate": (0.0, 1.0),
         "no_signal_rate": (0.0, 1.0),
+        "missing_group_rate": (0.0, 0.1),
+        "repeated_trajectory_rate": (0.0, 0.0),
+        "train_eval_overlap_rate": (0.0, 0.0),
+        "reward_drift": (0.0, 5.0),
+        "length_drift": (1.0, 3.0),
     }
     assert {(c["success"], c["level"], c["suite"], c["rows"], c["chunk"]) for c in found.values()} == {
         (True, "batch", "cycle", 20, None)
     }
-    assert pa.Table.from_pylist(list(found.values()), schema=CHECKS).num_rows == 10
+    assert pa.Table.from_pylist(list(found.values()), schema=CHECKS).num_rows == 15
     raise_on_breach(list(found.values()))
 
 
@@ -95,8 +105,8 @@ def test_rates_of_completions_leave_out_episodes_without_one():
     assert found["truncation_rate"]["observed"] == found["duplicate_rate"]["observed"] == 0.125  # 2 of 16
 
 
-def test_a_cycle_without_any_completion_breaks_the_infra_rate_alone():
-    assert broken(cycle(*[INFRA] * 20)) == ["infra_rate"]
+def test_a_cycle_without_any_completion_has_only_infra_failures_and_missing_groups():
+    assert broken(cycle(*[INFRA] * 20)) == ["infra_rate", "missing_group_rate"]
 
 
 def test_a_duplicate_repeats_a_completion_of_its_own_group():
@@ -127,8 +137,9 @@ def test_the_rate_of_signals_is_one_of_programs():
 def test_missing_and_repeated_episodes_break_the_cycle():
     rows = cycle()
     assert broken(rows[:-1]) == ["episodes_present"]
-    assert broken(rows[:10]) == ["episodes_present"]
-    assert broken([*rows, rows[0]]) == ["repeated_episode_rate"]
+    assert broken(rows[:10]) == ["episodes_present", "missing_group_rate"]
+    assert broken([*rows, rows[0]]) == ["repeated_episode_rate", "repeated_trajectory_rate"]
+    assert broken([*rows, {**rows[0], "trajectory_id": "a2"}]) == ["repeated_episode_rate"]
     assert "episodes_present" in broken([])
 
 
@@ -175,7 +186,7 @@ def test_a_cycle_without_rows_stops_with_nothing_to_measure():
 
 
 def test_row_level_breaches_stop_nothing():
-    raise_on_breach([{"level": "row", "success": False, "expectation": "reward_in_range"}])
+    raise_on_breach([{"level": "row", "success": False, "expectation": "reward_in_range", "severity": None}])
 
 
 def test_every_query_of_the_stop_runs_and_shows_the_rows(tmp_path):
@@ -183,9 +194,14 @@ def test_every_query_of_the_stop_runs_and_shows_the_rows(tmp_path):
     rows = cycle(INFRA, INFRA, GRADER, QUARANTINED, {**TWIN, **CUT}, {**TWIN, **CUT}, canary, of=10)
     rows = [*rows, {**rows[9], "trajectory_id": "again"}]
     Lake(tmp_path).append("trajectories", rows, app_id="run-1", version=1)
-    none = {"max_infra_rate": 0, "max_quarantine_rate": 0, "max_duplicate_rate": 0, "max_truncation_rate": 0}
+    none: dict[str, Any] = {
+        "max_infra_rate": 0,
+        "max_quarantine_rate": 0,
+        "max_duplicate_rate": 0,
+        "max_truncation_rate": 0,
+    }
     found = list(checks(rows, episodes=30, **none).values())
-    forced = [{**check, "success": False} for check in found]
+    forced = [{**check, "success": False, "severity": "stop"} for check in found]
     with pytest.raises(QualityStop) as stop:
         raise_on_breach(forced)
     queries = re.findall(r'headrace sql "(.*)"', str(stop.value))
@@ -201,3 +217,78 @@ def test_every_query_of_the_stop_runs_and_shows_the_rows(tmp_path):
     assert shown["repeated_episode_rate"] == [{"episode_id": f"{group}/9", "copies": 2}]
     assert shown["episodes_present"] == [{"group_id": group, "episodes": 10}]
     assert [row["group_id"] for row in shown["no_signal_rate"]] == [group]
+    assert [row["trajectory_id"][-4:] for row in shown["repeated_trajectory_rate"]] == []
+    assert shown["missing_group_rate"] == [{"group_id": group, "rewards": 8, "quarantined": 1}]
+    assert shown["train_eval_overlap_rate"] == []
+    assert [row["cycle"] for row in shown["reward_drift"]] == [row["cycle"] for row in shown["length_drift"]] == [1]
+
+
+def test_reward_drift_is_in_standard_errors_of_groups():
+    # Groups of this cycle: 0.5 and 0.5, no variance. Before: 0, 0.2, 0.4, mean 0.2, sample variance 0.04.
+    past = Past(group_rewards=(0.0, 0.2, 0.4))
+    drift = checks(cycle(), past=past)["reward_drift"]
+    assert drift["observed"] == pytest.approx(0.3 / (0.04 / 3) ** 0.5)  # 2.598
+    assert drift["detail"] == "mean 0.5 of 2 groups, before 0.2 of 3"
+    assert (drift["success"], drift["severity"]) == (True, "warn")
+    assert broken(cycle(), past=past, max_reward_drift=2.59) == ["reward_drift"]
+    assert broken(cycle(), past=past, max_reward_drift=2.6) == []
+    assert checks(cycle(), past=Past(group_rewards=(0.9,)))["reward_drift"]["observed"] == 0.0  # too little to compare
+
+
+@pytest.mark.parametrize(("before", "ratio"), [(4.0, 1.0), (1.0, 4.0), (16.0, 4.0), (None, 1.0)])
+def test_length_drift_is_a_ratio_both_ways(before: float | None, ratio: float):
+    assert checks(cycle(), past=Past(mean_tokens=before))["length_drift"]["observed"] == ratio  # every row has 4 tokens
+    wanted = ["length_drift"] if ratio > 3 else []
+    assert broken(cycle(), past=Past(mean_tokens=before)) == wanted
+
+
+def test_a_warning_is_told_and_stops_nothing_unless_the_run_says_so():
+    past = Past(mean_tokens=1.0)
+    found = list(checks(cycle(), past=past).values())
+    raise_on_breach(found)
+    [warning] = warnings_of(found)
+    assert warning.splitlines()[0] == "WARNING: length_drift: 4, limit 3 (quality.max_length_drift)"
+    assert "headrace sql" in warning
+    strict = list(checks(cycle(), past=past, levels={"length_drift": "stop"}).values())
+    assert warnings_of(strict) == []
+    with pytest.raises(QualityStop, match="length_drift: 4, limit 3"):
+        raise_on_breach(strict)
+    lax = list(checks(cycle(GRADER), levels={"grader_error_rate": "warn"}).values())
+    raise_on_breach(lax)
+    assert len(warnings_of(lax)) == 1
+
+
+def test_a_level_of_no_expectation_is_refused_and_names_those_there_are():
+    with pytest.raises(ValueError, match=r"no expectation is called reward_drfit; there are .*reward_drift"):
+        QualitySpec(levels={"reward_drfit": "stop"})
+
+
+def test_a_group_without_a_reward_to_train_on_is_missing():
+    lost = cycle(*[INFRA] * 5, *[QUARANTINED] * 5)
+    found = checks(lost)["missing_group_rate"]
+    assert (found["observed"], found["detail"]) == (0.5, "1 of 2: run-1/1/train/task-0")
+
+
+def test_the_past_is_read_from_the_tables(tmp_path):
+    lake = Lake(tmp_path)
+    rows = [
+        {**row, "cycle": number, "trajectory_id": f"{number}/{row['trajectory_id']}", "completion_tokens": 10 * number}
+        for number in (1, 2)
+        for row in cycle({"reward": None}, {"quarantine_reasons": ["x"]}, of=20)
+    ]
+    asked = [{**rows[0], "trajectory_id": f"e{n}", "purpose": "eval_greedy", "task_hash": "held"} for n in (0, 0)]
+    lake.append("trajectories", [*rows, *asked], app_id="run-1", version=1)
+    task = {"task_id": "t", "source": "s", "split": "train", "kind": "call", "language": None, "gold_outcome": None,
+            "visible_cases": 1, "hidden_cases": 1, "unsupported": None, "record": "{}", "added_at": START}  # fmt: skip
+    prompts = {"held": "add", "copied": "add", "other": "multiply"}
+    lake.append("tasks", [{**task, "task_hash": h, "prompt": p} for h, p in prompts.items()], app_id="tasks", version=1)
+    past = past_of(tmp_path, "run-1", 2)
+    # Cycle 1 alone. Rewards alternate 0 and 1; group 0 lost one 0 and one quarantined 1: four of each are left.
+    assert sorted(past.group_rewards) == [0.5, 0.5]
+    assert past.mean_tokens == 10.0
+    assert past.evaluated == {"held", "copied"}
+    assert past.repeated == {"e0"}
+    assert past_of(tmp_path, "run-1", 1).group_rewards == ()
+    leak = cycle({"task_hash": "copied"})
+    assert checks(leak, past=past)["train_eval_overlap_rate"]["observed"] == 0.05  # 1 of 20
+    assert broken(leak, past=past) == ["train_eval_overlap_rate"]

@@ -3,8 +3,12 @@
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transforms.lake.schemas import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from transforms.lake.storage import Place
 
 
 class LakeError(Exception):
@@ -39,10 +43,21 @@ class StorageFailed(LakeError):
 class TableTooNew(LakeError):
     """The table was written by a newer Headrace, which may mean something else by it: neither read nor written."""
 
-    def __init__(self, table: str, folder: Path, version: int) -> None:
+    def __init__(self, table: str, folder: "Place", version: int) -> None:
         super().__init__(
             f"table {table} in {folder} has schema version {version}, this Headrace knows up to {SCHEMA_VERSION}; "
             "upgrade Headrace, or choose another home folder"
+        )
+
+
+class TableTooOld(LakeError):
+    """The table was written by an older Headrace: it must be migrated first."""
+
+    def __init__(self, table: str, folder: "Place", version: int) -> None:
+        home = folder.parent.parent
+        super().__init__(
+            f"table {table} in {folder} has schema version {version}, this Headrace writes {SCHEMA_VERSION}; "
+            f"no other Headrace may be at work on it: then `headrace migrate --home {home}` brings it up to date"
         )
 
 

@@ -9,18 +9,21 @@ import json
 import math
 import os
 import re
+import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from transforms.lake.errors import SchemaMismatch, StorageFailed
+from transforms.lake.storage import ObjectStore, Place, StoreFailed
 
 _BOUND_CHARS = 32
 _LAST_CHAR = "\U0010ffff"
@@ -28,7 +31,7 @@ _LAST_CHAR = "\U0010ffff"
 
 @dataclass(frozen=True, slots=True)
 class FileAction:
-    """A Parquet file that is on disk and not in the table until it is committed."""
+    """A Parquet file that is in its place and not in the table until it is committed."""
 
     path: str
     """Relative to the table's folder."""
@@ -42,10 +45,11 @@ class FileAction:
     rows: int
 
 
-def write_partitions(folder: Path, table: str, data: pa.Table, partition_by: Sequence[str]) -> list[FileAction]:
-    """Write one Parquet file a partition under `folder` and flush them to disk.
+def write_partitions(folder: Place, table: str, data: pa.Table, partition_by: Sequence[str]) -> list[FileAction]:
+    """Write one Parquet file a partition under `folder`, flushed to disk or uploaded whole.
 
-    Raises SchemaMismatch for a partition value that Delta cannot keep, StorageFailed with no file left behind.
+    Raises SchemaMismatch for a partition value that Delta cannot keep; StorageFailed with no file left behind, or
+    StoreFailed with no file that can be removed.
     """
     written: list[FileAction] = []
     try:
@@ -54,7 +58,8 @@ def write_partitions(folder: Path, table: str, data: pa.Table, partition_by: Seq
     except BaseException as error:
         remove_files(folder, written)
         if isinstance(error, OSError):
-            raise StorageFailed(table, folder, error) from error
+            where = folder if isinstance(folder, Path) else Path(tempfile.gettempdir())
+            raise StorageFailed(table, where, error) from error
         raise
     return written
 
@@ -78,24 +83,43 @@ def _partitions(table: str, data: pa.Table, by: Sequence[str]) -> Iterable[tuple
         yield {name: str(value) for name, value in values.items()}, part
 
 
-def _write(folder: Path, values: Mapping[str, str], data: pa.Table) -> FileAction:
+def _write(folder: Place, values: Mapping[str, str], data: pa.Table) -> FileAction:
     # Readers take the values from the log. A folder name is for people, and only safe where it needs no escapes.
     readable = all(re.fullmatch(r"[\w.-]{1,100}", value, re.ASCII) for value in values.values())
     parts = [f"{name}={value}" for name, value in values.items()] if readable else []
     relative = "/".join([*parts, f"part-{uuid.uuid4().hex}.zstd.parquet"])
+    size = _upload(folder, relative, data) if isinstance(folder, ObjectStore) else _store(folder, relative, data)
+    return FileAction(relative, size, values, int(time.time() * 1000), statistics(data), data.num_rows)
+
+
+def _store(folder: Path, relative: str, data: pa.Table) -> int:
+    """Write a file and flush it, with its folders; gives its size in bytes."""
     path = folder / relative
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Dictionaries cost a sixth of the time and, under zstd, make wide rows larger: little in them repeats.
-        pq.write_table(data, path, compression="zstd", write_statistics=_bounded(data), use_dictionary=False)
+        _to_parquet(data, path)
         sync(path)
-        for level in range(len(parts) + 1):
+        for level in range(relative.count("/") + 1):
             sync(path.parents[level])
-        size = path.stat().st_size
+        return path.stat().st_size
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    return FileAction(relative, size, values, int(time.time() * 1000), statistics(data), data.num_rows)
+
+
+def _upload(folder: ObjectStore, relative: str, data: pa.Table) -> int:
+    """Make a file here and upload it: so nobody sees half of one; gives its size in bytes."""
+    with tempfile.TemporaryFile() as file:
+        _to_parquet(data, file)
+        size = file.tell()
+        file.seek(0)
+        folder.put(relative, file)
+        return size
+
+
+def _to_parquet(data: pa.Table, to: Path | IO[bytes]) -> None:
+    # Dictionaries cost a sixth of the time and, under zstd, make wide rows larger: little in them repeats.
+    pq.write_table(data, to, compression="zstd", write_statistics=_bounded(data), use_dictionary=False)
 
 
 def sync(path: Path) -> None:
@@ -107,11 +131,14 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def remove_files(folder: Path, files: Iterable[FileAction]) -> None:
+def remove_files(folder: Place, files: Iterable[FileAction]) -> None:
     """Remove files that no commit holds; one that cannot be removed is left to Delta's vacuum."""
     for file in files:
-        with contextlib.suppress(OSError):
-            (folder / file.path).unlink()
+        with contextlib.suppress(OSError, StoreFailed):
+            if isinstance(folder, ObjectStore):
+                folder.remove(file.path)
+            else:
+                (folder / file.path).unlink()
 
 
 def statistics(data: pa.Table) -> str:

@@ -31,7 +31,16 @@ _STEP = pa.struct(
         field("state", pa.string(), "what the step started from, in short"),
         field("action", pa.string(), "what was done: the completion, or the program that ran"),
         field("observation", pa.string(), "what came back, bounded in length"),
-        field("workspace_digest", pa.string(), "SHA-256 of the files the step left, in hex; null when it leaves none"),
+        field(
+            "workspace_digest",
+            pa.string(),
+            "SHA-256 of the archive of the files the step left, in hex: `headrace files get` gives it; null when none is kept",
+        ),
+        field(
+            "output_digest",
+            pa.string(),
+            "SHA-256 of all that its processes printed, in hex: `headrace files get` gives it; null when none is kept",
+        ),
         field("wall_s", pa.float64(), "time taken, on the host's clock", "seconds"),
         field("cpu_s", pa.float64(), "processor time used, measured from the host", "seconds"),
         field("peak_memory_bytes", pa.int64(), "most memory held at once, measured from the host", "bytes"),
@@ -157,8 +166,18 @@ _OPTIMIZER_STEP = pa.struct(
         field("grad_norm", pa.float64(), "norm of the gradient before clipping"),
         field("clip_fraction", pa.float64(), "share of tokens whose ratio was clipped", "0..1"),
         field("sampler_kl", pa.float64(), "mean k3 of trainer against sampler log-probabilities", "nats"),
-        field("effective_share", pa.float64(), "Kish's effective sample size of the tokens' weights p_trainer / p_sampler, as a share of the tokens", "0..1"),
-        field("largest_logprob_difference", pa.float64(), "largest difference of trainer and sampler log-probability of a token", "nats"),
+        field(
+            "effective_share",
+            pa.float64(),
+            "Kish's effective sample size of the tokens' weights p_trainer / p_sampler, as a share of the tokens",
+            "0..1",
+        ),
+        field(
+            "largest_logprob_difference",
+            pa.float64(),
+            "largest difference of trainer and sampler log-probability of a token",
+            "nats",
+        ),
         field("tokens", pa.int32(), "tokens in the loss", "tokens"),
         field("seconds", pa.float64(), "time the step took", "seconds"),
     ]
@@ -187,13 +206,15 @@ CHECKS = pa.schema(
         field("suite", pa.string(), "name of the expectation suite", nullable=False),
         field("expectation", pa.string(), "what was expected", nullable=False),
         field("column", pa.string(), "column it looks at, where there is one"),
-        field("level", pa.string(), "row (a breach quarantines rows) or batch (a breach stops the run)", nullable=False),
+        field("level", pa.string(), "row (a breach quarantines rows) or batch (a breach stops the run or warns)", nullable=False),
         field("success", pa.bool_(), "whether it held", nullable=False),
         field("observed", pa.float64(), "the measured value, or the number of rows that broke it"),
         field("limit", pa.float64(), "the limit it was held against"),
         field("rows", pa.int32(), "rows looked at", "rows", nullable=False),
         field("detail", pa.string(), "the rows or values that broke it, bounded in length"),
         field("checked_at", TIMESTAMP, "when", "UTC microseconds", nullable=False),
+        field("suite_version", pa.int32(), "version of the suite's file; null for older rows", "versions"),
+        field("severity", pa.string(), "stop or warn: what a breach of a batch-level check does; null for a row-level one"),
     ]
 )  # fmt: skip
 
@@ -261,11 +282,8 @@ ROWS: dict[str, str] = {
 }
 """What a row of each table is."""
 
-SCHEMA_VERSION = 1
-"""Version of all schemas together. Raise it when a change could make older code misread or damage a table.
-
-A new column that may be null is no such change: a table without it gets it when it is next opened to be written.
-"""
+SCHEMA_VERSION = 2
+"""Version of all schemas together. Raise it with every change, and say in `migrate.MIGRATIONS` how to get there."""
 
 PARTITIONED_BY: dict[str, list[str]] = {"trajectories": ["run_id", "cycle"]}
 """Columns whose values split a table into folders; a table not named here is not split."""

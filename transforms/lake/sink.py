@@ -13,7 +13,7 @@ from transforms.lake.table import CommitResult, Lake
 
 _ROWS_AT_ONCE = 128
 """Dicts converted together: as Arrow they take a third of the memory."""
-_BYTES_PER_FILE = 128 << 20
+_BYTES_PER_FILE = 96 << 20
 """Arrow bytes after which a file is written: what bounds the memory where rows are wide."""
 
 Rows = dict[str, object] | pa.RecordBatch
@@ -25,7 +25,7 @@ class WriteToDelta(beam.PTransform):
     In:   row dicts that fit the table's schema, or Arrow batches of exactly that schema, in any order; none at all also
           commits, and marks the chunk as done.
     Out:  one CommitResult.
-    Cost: holds `rows_per_file` rows or 128 MiB of them a worker, and a batch; only small file records are shuffled. A
+    Cost: holds `rows_per_file` rows or 96 MiB of them a worker, and a batch; only small file records are shuffled. A
           retry writes new files and commits nothing if the first try had committed. Raises as Lake.write_batches and
           Lake.commit do.
     """

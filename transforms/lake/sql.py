@@ -3,7 +3,8 @@
 import difflib
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,7 +13,9 @@ from deltalake import QueryBuilder
 
 from transforms.lake.errors import QueryError
 from transforms.lake.schemas import TABLES
+from transforms.lake.storage import ObjectStore, Place, store_failure
 from transforms.lake.table import Lake
+from transforms.lake.travel import go_to
 
 _SESSION = {
     "datafusion.sql_parser.enable_ident_normalization": "true",  # names are not case-sensitive, as in Spark
@@ -33,27 +36,48 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def query(home: Path, sql: str) -> pa.Table:
-    """Run one SELECT over the tables and views of a home folder.
+def query(home: Place, sql: str, *, at: Mapping[str | None, int | datetime] | None = None) -> pa.Table:
+    """Run one SELECT over the tables and views of a home.
 
-    A table that does not exist yet is empty. Rows have no order but that of an ORDER BY. Raises QueryError,
-    TableTooNew.
+    `at` names the version, or a time with a zone, at which a table is read, also below a view; under None, that of
+    every table which it does not name. A table that does not exist yet is empty. Rows have no order but that of an
+    ORDER BY. Raises QueryError, TableTooNew, TableTooOld, StoreFailed.
     """
     with TemporaryDirectory(prefix="headrace-") as nothing:
         session = QueryBuilder(_SESSION)
         named_views = _with_those_below(_named(sql, views()))
-        for table in _named(" ".join([sql, *(views()[view] for view in named_views)]), TABLES):
+        used = {*_named(sql, TABLES), *(name for view in named_views for name in _below(view))}
+        tables = [table for table in TABLES if table in used]
+        moments = _moments(tables, at or {})
+        for table in tables:
             delta = Lake(home).open(table)
+            if table in moments:
+                go_to(table, delta, moments[table])
             session.register(table, delta or Lake(Path(nothing)).open_or_create(table))
         for view in named_views:
-            _execute(session, f"CREATE VIEW {view} AS\n{views()[view]}")
+            _execute(home, session, f"CREATE VIEW {view} AS\n{views()[view]}")
         # A view can only be made of a query, so DataFusion itself refuses everything that is not one.
-        _execute(session, f"CREATE VIEW the_query AS\n{sql}")
-        return _plain(_execute(session, sql))
+        _execute(home, session, f"CREATE VIEW the_query AS\n{sql}")
+        return _plain(_execute(home, session, sql))
+
+
+def _moments(tables: list[str], at: Mapping[str | None, int | datetime]) -> dict[str, int | datetime]:
+    """Where each table is read, of those that are not read as they are. Raises QueryError."""
+    for name in at:
+        if name is not None and name not in tables:
+            told = f"table {name} is not read by this query"
+            raise QueryError(_with_hint(told, name, tables) if tables else told)
+    rest = [table for table in tables if table not in at]
+    if isinstance(version := at.get(None), int) and len(rest) > 1:
+        raise QueryError(
+            f"version {version} of which table? This query reads {', '.join(rest)}\n\n"
+            f"hint: name it, as in --at {rest[0]}={version}; a time is good for all of them"
+        )
+    return {table: at[table if table in at else None] for table in tables if table in at or None in at}
 
 
 def _named(text: str, names: Iterable[str]) -> list[str]:
-    """Which of the names stand in the text as a word. One too many costs only the time to open it."""
+    """Which of the names stand in the text as a word. One too many costs the time to open it, no more."""
     words = set(re.findall(r"\w+", text.lower()))
     return [name for name in names if name in words]
 
@@ -62,16 +86,24 @@ def _with_those_below(names: Iterable[str]) -> list[str]:
     """Views, each behind the views that it is made of."""
     ordered: dict[str, None] = {}
     for name in names:
-        code = re.sub("--.*", "", views()[name])  # the comments hold examples, which read the view itself
-        below = re.findall(r"(?:FROM|JOIN) (\w+)", code)
-        ordered |= dict.fromkeys([*_with_those_below(view for view in below if view in views()), name])
+        below = [view for view in _below(name) if view in views()]
+        ordered |= dict.fromkeys([*_with_those_below(below), name])
     return list(ordered)
 
 
-def _execute(session: QueryBuilder, sql: str) -> pa.Table:
+def _below(view: str) -> list[str]:
+    """Tables and views that a view is made of."""
+    code = re.sub("--.*", "", views()[view])  # the comments hold examples, which read the view itself
+    return re.findall(r"(?:FROM|JOIN) (\w+)", code)
+
+
+def _execute(home: Place, session: QueryBuilder, sql: str) -> pa.Table:
     try:
         return pa.table(session.execute(sql).read_all())
     except Exception as error:  # DataFusion raises bare Exception for what fails while a query runs
+        if isinstance(home, ObjectStore) and "Object Store error" in str(error):
+            failure = store_failure(home, error)
+            raise failure or QueryError(_explain(str(error))) from None
         raise QueryError(_explain(str(error))) from error
 
 
@@ -87,12 +119,26 @@ def _explain(raised: str) -> str:
         valid = message.partition("Valid fields are ")[2].rstrip(".").split(", ")
         columns = dict.fromkeys(name.rpartition(".")[2].strip('"') for name in valid if name)
         return _with_hint(missing[1], missing[2].rpartition(".")[2].strip('"'), list(columns))
+    if missing := re.search(r"Field (\S+) not found in struct", message):
+        return _with_hint(message, missing[1], _fields_of_records())
+    if gone := re.search(r"Object at location (\S+) not found", message):
+        return (
+            f"{gone[1]} is gone, and what was asked needs it\n\n"
+            "hint: an old version can be read until a vacuum removes its files; that of a newer one may be there"
+        )
     return message
 
 
 def _with_hint(message: str, wanted: str, valid: list[str]) -> str:
     near = difflib.get_close_matches(wanted, valid, n=1)
     return f"{message}\n\nhint: " + (f"did you mean `{near[0]}`?" if near else "there are " + ", ".join(valid))
+
+
+def _fields_of_records() -> list[str]:
+    """Names of all fields of the records that columns hold, or hold lists of."""
+    kinds = [field.type for schema in TABLES.values() for field in schema]
+    inner = [kind.value_type if pa.types.is_list(kind) else kind for kind in kinds]
+    return sorted({child.name for kind in inner if pa.types.is_struct(kind) for child in kind})
 
 
 def _plain(table: pa.Table) -> pa.Table:

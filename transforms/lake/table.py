@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.schema import ArrayType, DataType, StructType
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
-from transforms.lake.errors import CommitConflict, LakeError, StorageFailed, TableTooNew
+from transforms.lake.errors import CommitConflict, LakeError, StorageFailed, TableTooNew, TableTooOld
 from transforms.lake.files import FileAction, remove_files, sync, write_partitions
 from transforms.lake.rows import from_batches, to_arrow
 from transforms.lake.schemas import PARTITIONED_BY, SCHEMA_VERSION, TABLES
+from transforms.lake.storage import ObjectStore, Place, StoreFailed, delta_options, said_plainly
 
 SCHEMA_APP_ID = "headrace.schema"
 """Application id whose transaction version is the table's schema version."""
@@ -45,84 +45,96 @@ class CommitResult:
 
 @dataclass(frozen=True)
 class Lake:
-    """The tables under `home/tables`. Picklable: it travels to the workers and holds no handles."""
+    """The tables under `home/tables`. Picklable: it travels to the workers and holds no handles.
 
-    home: Path
+    What touches the tables of an object store may raise StoreFailed.
+    """
 
-    def path(self, table: str) -> Path:
-        """Folder of a table."""
+    home: Place
+
+    @property
+    def work(self) -> Path:
+        """Folder of this machine for weights, logs, locks and reports; for tables in a folder, the same one."""
+        return self.home if isinstance(self.home, Path) else self.home.work
+
+    def place(self, table: str) -> Place:
+        """Where a table is."""
         return self.home / "tables" / table
 
+    def path(self, table: str) -> Path:
+        """Folder of a table. Raises LakeError for one in an object store."""
+        place = self.place(table)
+        if isinstance(place, ObjectStore):
+            raise LakeError(f"this looks after folders of this machine only, and {self.home} is an object store")
+        return place
+
     def open(self, table: str) -> DeltaTable | None:
-        """The table; None if it does not exist. Raises TableTooNew."""
+        """The table; None if it does not exist. Raises TableTooNew, TableTooOld."""
+        found = self.open_any(table)
+        if found is None:
+            return None
+        delta, written_by = found
+        if written_by < SCHEMA_VERSION:
+            raise TableTooOld(table, self.place(table), written_by)
+        return delta
+
+    def open_any(self, table: str) -> tuple[DeltaTable, int] | None:
+        """The table and its schema version, which may be an older one. Raises TableTooNew."""
         try:
-            delta = DeltaTable(str(self.path(table)))
+            with said_plainly(self.home):
+                delta = DeltaTable(str(self.place(table)), storage_options=delta_options(self.home))
         except TableNotFoundError:
             return None
         written_by = delta.transaction_version(SCHEMA_APP_ID)
         if written_by is None:
             raise LakeError(
-                f"{self.path(table)} is a Delta table that Headrace did not create (it records no schema version); "
+                f"{self.place(table)} is a Delta table that Headrace did not create (it records no schema version); "
                 "move it away, or choose another home folder"
             )
         if written_by > SCHEMA_VERSION:
-            raise TableTooNew(table, self.path(table), written_by)
-        return delta
+            raise TableTooNew(table, self.place(table), written_by)
+        return delta, written_by
 
     def ensure_tables(self) -> None:
-        """Create every missing table and check the rest. Safe with rivals. Raises TableTooNew, StorageFailed."""
+        """Create every missing table and check the rest. Safe with rivals.
+
+        Raises TableTooNew, TableTooOld, StorageFailed.
+        """
         for table in TABLES:
             self.open_or_create(table)
 
     def open_or_create(self, table: str) -> DeltaTable:
-        """The table, created if it is missing, with every column of its schema. Safe with rivals.
-
-        Raises TableTooNew, StorageFailed.
-        """
+        """The table, created if it is missing. Safe with rivals. Raises TableTooNew, TableTooOld, StorageFailed."""
         delta = self.open(table)
         if delta is not None:
-            return self._with_every_column(table, delta)
+            return delta
+        place = self.place(table)
         try:
-            self.path(table).mkdir(parents=True, exist_ok=True)
-            create_table_with_add_actions(
-                str(self.path(table)),
-                _delta_schema(table),
-                [],
-                mode="error",
-                partition_by=PARTITIONED_BY.get(table, []),
-                name=table,
-                # No retries: on one, delta-rs would commit the creation a second time, on top of the rival's.
-                commit_properties=CommitProperties(
-                    app_transactions=[Transaction(SCHEMA_APP_ID, SCHEMA_VERSION)], max_commit_retries=0
-                ),
-            )
+            if isinstance(place, Path):
+                place.mkdir(parents=True, exist_ok=True)
+            with said_plainly(place):
+                create_table_with_add_actions(
+                    str(place),
+                    _delta_schema(table),
+                    [],
+                    mode="error",
+                    partition_by=PARTITIONED_BY.get(table, []),
+                    name=table,
+                    storage_options=delta_options(place),
+                    # No retries: on one, delta-rs would commit the creation a second time, on top of the rival's.
+                    commit_properties=CommitProperties(
+                        app_transactions=[Transaction(SCHEMA_APP_ID, SCHEMA_VERSION)], max_commit_retries=0
+                    ),
+                )
         except OSError as error:
             raise StorageFailed(table, self.path(table), error) from error
-        except DeltaError:
+        except (DeltaError, StoreFailed):
             if self.open(table) is None:  # so it was not a rival who was quicker
                 raise
-        self._sync_log(table, after=-1)
+        self.sync_log(table, after=-1)
         delta = self.open(table)
         if delta is None:
-            raise LakeError(f"table {table} vanished from {self.path(table)} just after it was created")
-        return delta
-
-    def _with_every_column(self, table: str, delta: DeltaTable) -> DeltaTable:
-        """Add the columns, and fields of structs, that a table of an older Headrace lacks: else their values would be
-        lost, silently."""
-        if _has_all(delta.schema(), _delta_schema(table)):
-            return delta
-        try:
-            # Unlike `add_columns`, a merge with no rows adds fields within structs, too.
-            write_deltalake(delta, to_arrow(table, []), mode="append", schema_mode="merge")
-        except OSError as error:
-            raise StorageFailed(table, self.path(table), error) from error
-        except DeltaError:
-            grown = self.open(table)
-            if grown is None or not _has_all(grown.schema(), _delta_schema(table)):
-                raise  # so it was not a rival who was quicker
-            return grown
-        self._sync_log(table, after=delta.version() - 1)
+            raise LakeError(f"table {table} vanished from {place} just after it was created")
         return delta
 
     def write_files(self, table: str, rows: Sequence[dict[str, object]]) -> list[FileAction]:
@@ -133,14 +145,14 @@ class Lake:
         """
         if not rows:
             return []
-        return write_partitions(self.path(table), table, to_arrow(table, rows), PARTITIONED_BY.get(table, []))
+        return write_partitions(self.place(table), table, to_arrow(table, rows), PARTITIONED_BY.get(table, []))
 
     def write_batches(self, table: str, batches: Sequence[pa.RecordBatch]) -> list[FileAction]:
         """Write Arrow batches of exactly the table's schema as one file a partition. Raises as write_files does."""
         data = from_batches(table, batches)
         if data.num_rows == 0:
             return []
-        return write_partitions(self.path(table), table, data, PARTITIONED_BY.get(table, []))
+        return write_partitions(self.place(table), table, data, PARTITIONED_BY.get(table, []))
 
     def committed_version(self, table: str, app_id: str) -> int | None:
         """Highest version committed under an application id; None if there is none."""
@@ -167,20 +179,22 @@ class Lake:
             if done is not None and done >= version:
                 return CommitResult(table, delta.version(), committed=False, rows=0, files=0)
             try:
-                delta.create_write_transaction(
-                    actions,
-                    "append",
-                    _delta_schema(table),
-                    partition_by=PARTITIONED_BY.get(table, []),
-                    commit_properties=properties,
-                )
+                with said_plainly(self.home):
+                    delta.create_write_transaction(
+                        actions,
+                        "append",
+                        _delta_schema(table),
+                        partition_by=PARTITIONED_BY.get(table, []),
+                        commit_properties=properties,
+                    )
             except CommitFailedError:
                 time.sleep(random.uniform(0, 0.02 * (attempt + 1)))
                 continue
             except OSError as error:
                 raise StorageFailed(table, self.path(table), error) from error
-            self._sync_log(table, after=delta.version())
-            delta.update_incremental()
+            self.sync_log(table, after=delta.version())
+            with said_plainly(self.home):
+                delta.update_incremental()
             return CommitResult(
                 table, delta.version(), committed=True, rows=sum(file.rows for file in files), files=len(files)
             )
@@ -194,17 +208,19 @@ class Lake:
         files = self.write_files(table, rows) if done is None or done < version else []
         try:
             return self.commit(table, files, app_id=app_id, version=version)
-        except StorageFailed:
+        except (StorageFailed, StoreFailed):
             done = self.committed_version(table, app_id)
             if done is None or done < version:  # really not committed, and nobody else knows of these files
-                remove_files(self.path(table), files)
+                remove_files(self.place(table), files)
             raise
 
-    def _sync_log(self, table: str, *, after: int) -> None:
+    def sync_log(self, table: str, *, after: int) -> None:
         """Flush the log to disk, from the version after `after`; delta-rs leaves that to the operating system.
 
         Raises StorageFailed; what was committed may then be lost with the machine, not with the process.
         """
+        if isinstance(self.home, ObjectStore):
+            return  # which answers when it holds what it was given
         log = self.path(table) / "_delta_log"
         number = after + 1
         try:
@@ -214,16 +230,6 @@ class Lake:
             sync(log)
         except OSError as error:
             raise StorageFailed(table, log, error) from error
-
-
-def _has_all(known: DataType | Schema, wanted: DataType | Schema) -> bool:
-    """Whether a type of the log has every field of another, at any depth."""
-    if isinstance(wanted, ArrayType):
-        return isinstance(known, ArrayType) and _has_all(known.element_type, wanted.element_type)
-    if not isinstance(wanted, StructType | Schema):
-        return True
-    types = {field.name: field.type for field in known.fields} if isinstance(known, StructType | Schema) else {}
-    return all(field.name in types and _has_all(types[field.name], field.type) for field in wanted.fields)
 
 
 @functools.cache

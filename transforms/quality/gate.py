@@ -1,115 +1,53 @@
 """The gate between a cycle's rows and the optimizer: rates over the whole cycle, held against the declared limits."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
-import great_expectations as gx
-import great_expectations.expectations as gxe
 import pandas as pd
-from great_expectations.expectations.expectation import Expectation
 
 from transforms.grade.outcomes import OutcomeClass
+from transforms.lake.sql import literal
 from transforms.quality.config import QualitySpec
+from transforms.quality.past import Past, Total, length_drift, reward_drift
 from transforms.quality.rules import Row
-from transforms.quality.suite import Finding, about, run_suite
+from transforms.quality.suite import MAX_DETAIL, Finding, load_suite, run_suite, version_of
+from transforms.quality.tables import table_query
 
 GATE_SUITE = "cycle"
-"""Name of the batch-level suite."""
+"""Name of the batch-level suite, whose file says what each measure is about."""
 
-MAX_DETAIL = 2_000
-"""Characters a check's detail may take."""
+_PRESENT = "episodes_present"
 
 
 class QualityStop(Exception):
     """A cycle's rows broke the gate: they may not train a policy. The message says what broke and how to look at it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Measure:
-    column: str
-    """Column of the table that it is about."""
-    setting: str | None
-    """Key of `QualitySpec` that holds the limit; None when it is not for the user to set."""
-    select: str
-    """What `headrace sql` shows of the rows behind it ..."""
-    where: str
-    """... and which of the cycle's final training rows, and how they are grouped."""
-    fixed_limit: float = 0.0
-    """The limit where there is no setting."""
-
-
-_FAILED = "trajectory_id, outcome, failure, evidence"
-_MEASURES = {
-    "infra_rate": _Measure("outcome_class", "max_infra_rate", _FAILED, "AND outcome_class = 'infra'"),
-    "grader_error_rate": _Measure("outcome_class", "max_grader_error_rate", _FAILED, "AND outcome_class = 'grader'"),
-    "quarantine_rate": _Measure(
-        "quarantine_reasons",
-        "max_quarantine_rate",
-        "trajectory_id, quarantine_reasons",
-        "AND cardinality(quarantine_reasons) > 0",
-    ),
-    "duplicate_rate": _Measure(
-        "completion_hash",
-        "max_duplicate_rate",
-        "group_id, completion_hash, count(*) AS copies",
-        "AND completion_hash IS NOT NULL GROUP BY group_id, completion_hash HAVING count(*) > 1 ORDER BY copies DESC",
-    ),
-    "truncation_rate": _Measure(
-        "finish_reason",
-        "max_truncation_rate",
-        "trajectory_id, completion_tokens, max_tokens",
-        "AND finish_reason = 'length'",
-    ),
-    "repeated_episode_rate": _Measure(
-        "episode_id", None, "episode_id, count(*) AS copies", "GROUP BY episode_id HAVING count(*) > 1"
-    ),
-    "impossible_rewarded_rate": _Measure(
-        "impossible",
-        "max_impossible_rewarded_rate",
-        "trajectory_id, task_id, reward, program",
-        "AND impossible AND reward > 0",
-    ),
-    "signal_rate": _Measure(
-        "signals", "max_signal_rate", "trajectory_id, signals, reward", "AND cardinality(signals) > 0"
-    ),
-    # Reported, never a breach: a policy that solves every task, or none, gives no signal and is no defect of the data.
-    "no_signal_rate": _Measure(
-        "reward", None, "group_id, min(reward), max(reward)", "GROUP BY group_id", fixed_limit=1.0
-    ),
-}
-_PRESENT = "episodes_present"
-_PRESENT_QUERY = ("group_id, count(DISTINCT episode_id) AS episodes", "GROUP BY group_id ORDER BY episodes")
-
-
 def check_cycle(
-    rows: Sequence[Row], spec: QualitySpec, run_id: str, cycle: int, *, episodes: int
+    rows: Sequence[Row], spec: QualitySpec, run_id: str, cycle: int, *, groups: Mapping[str, int], past: Past
 ) -> list[dict[str, Any]]:
     """Measure one cycle; rows of the checks table, level `batch`, one per expectation.
 
-    Only final rows of purpose `train` count; `episodes` is how many of them the plan asked for. Rates are shares of
-    those rows; the duplicate and truncation rates are shares of those with a completion, the signal rate of those with
-    a program, the rate of rewarded impossible tasks of those at such tasks. Raises SuiteError if an expectation cannot
-    run.
+    Only final rows of purpose `train` count; `groups` says how many of them the plan asked for, by group. Rates are
+    shares of those rows; the duplicate and truncation rates are shares of those with a completion, the signal rate of
+    those with a program, the rate of rewarded impossible tasks of those at such tasks, the missing group rate of the
+    planned groups. Raises SuiteError if an expectation cannot run.
     """
     counted = [row for row in rows if row["purpose"] == "train" and row["final"]]
     limits = {
-        name: measure.fixed_limit if measure.setting is None else float(getattr(spec, measure.setting))
-        for name, measure in _MEASURES.items()
+        meta["name"]: float(getattr(spec, meta["setting"])) if meta["setting"] else 0.0 for meta in _declared().values()
     }
-    expectations: list[Expectation] = [
-        gxe.ExpectColumnUniqueValueCountToBeBetween(
-            column="episode_id", min_value=episodes, max_value=episodes, meta=about(_PRESENT, "episode_id")
-        ),
-        *(
-            gxe.ExpectColumnMeanToBeBetween(column=name, max_value=limit, meta=about(name, _MEASURES[name].column))
-            for name, limit in limits.items()
-        ),
-    ]
-    frame = _cycle_frame(counted)
-    limits[_PRESENT] = float(episodes)
+    limits[_PRESENT] = float(sum(groups.values()))
+    totals = {
+        "missing_group_rate": _missing_groups(counted, groups),
+        "reward_drift": reward_drift(counted, past),
+        "length_drift": length_drift(counted, past),
+    }
+    frame = _cycle_frame(counted, past, {name: total.value for name, total in totals.items()})
+    suite = load_suite(GATE_SUITE)
     checked_at = datetime.now(UTC)
     return [
         {
@@ -124,45 +62,75 @@ def check_cycle(
             "observed": finding.observed,
             "limit": limits[finding.name],
             "rows": len(counted),
-            "detail": _detail(finding, frame, counted),
+            "detail": totals[finding.name].detail if finding.name in totals else _detail(finding, frame, counted),
             "checked_at": checked_at,
+            "suite_version": version_of(suite),
+            "severity": spec.level(finding.name),
         }
-        for finding in run_suite(gx.ExpectationSuite(name=GATE_SUITE, expectations=expectations), frame)
+        for finding in run_suite(suite, frame, limits)
     ]
 
 
+@cache
+def _declared() -> dict[str, dict[str, Any]]:
+    """What the gate's file says of each expectation: its setting, and the query behind its value."""
+    expectations: list[Any] = load_suite(GATE_SUITE).expectations
+    return {expectation.meta["name"]: expectation.meta for expectation in expectations}
+
+
 def raise_on_breach(checks: Sequence[Row]) -> None:
-    """Raise QualityStop if a batch-level check did not hold, with each value, its limit and the query behind it."""
-    broken = [check for check in checks if check["level"] == "batch" and not check["success"]]
+    """Raise QualityStop if a batch-level check of severity `stop` did not hold, with all that did not: each value, its
+    limit and the query behind it."""
+    broken = [check for check in checks if _broken(check) and check["severity"] == "stop"]
     if not broken:
         return
     place = f"cycle {broken[0]['cycle']} of run {broken[0]['run_id']}"
-    lines = [f"the quality gate stopped {place}: its rows broke {len(broken)} expectation(s) and train nothing"]
-    for check in broken:
-        name = check["expectation"]
-        setting = _MEASURES[name].setting if name in _MEASURES else None
-        value = "nothing to measure" if check["observed"] is None else f"{check['observed']:.6g}"
-        source = f" (quality.{setting})" if setting else ""
-        lines.append(f"  {name}: {value}, limit {check['limit']:.6g}{source}")
-        why = (check["detail"] or "").partition("most often: ")[2].partition("; ")[0]
-        lines += [f"    most often: {why}"] * bool(why) + [f'    headrace sql "{_query(check)}"']
-    raise QualityStop("\n".join(lines))
+    head = f"the quality gate stopped {place}: its rows broke {len(broken)} expectation(s) and train nothing"
+    raise QualityStop("\n".join([head, *(_told(check) for check in broken)]))
+
+
+def warnings_of(checks: Sequence[Row]) -> list[str]:
+    """What the batch-level checks of severity `warn` that did not hold say, one text each."""
+    return [f"WARNING: {_told(check).lstrip()}" for check in checks if _broken(check) and check["severity"] == "warn"]
+
+
+def _broken(check: Row) -> bool:
+    return check["level"] == "batch" and not check["success"]
+
+
+def _told(check: Row) -> str:
+    setting = _declared().get(check["expectation"], {}).get("setting")
+    value = "nothing to measure" if check["observed"] is None else f"{check['observed']:.6g}"
+    source = f" (quality.{setting})" if setting else ""
+    detail = check["detail"] or ""
+    why = detail.partition("most often: ")[2].partition("; ")[0]
+    lines = [f"  {check['expectation']}: {value}, limit {check['limit']:.6g}{source}"]
+    lines += [f"    most often: {why}"] * bool(why)
+    lines += [f"    {detail[:300]}"] * (check["expectation"] not in _declared())
+    return "\n".join([*lines, f'    headrace sql "{_query(check)}"'])
 
 
 def _query(check: Row) -> str:
-    measure = _MEASURES.get(check["expectation"])
-    select, where = (measure.select, measure.where) if measure else _PRESENT_QUERY
-    run = check["run_id"].replace("'", "''")
-    return (
-        f"SELECT {select} FROM trajectories WHERE run_id = '{run}' AND cycle = {check['cycle']} "
-        f"AND purpose = 'train' AND final {where}"
-    )
+    run, cycle = literal(check["run_id"]), check["cycle"]
+    if check["suite"] != GATE_SUITE:
+        return table_query(check["suite"], run, cycle)
+    measure = _declared()[check["expectation"]]
+    if measure.get("across") == "all":
+        where = f"run_id = {run}"
+    else:
+        where = f"run_id = {run} AND cycle {'<=' if measure.get('across') else '='} {cycle}"
+        where += " AND purpose = 'train' AND final"
+    return f"SELECT {measure['select']} FROM trajectories WHERE {where} {measure['where'].replace('{run}', run)}"
 
 
-def _cycle_frame(rows: Sequence[Row]) -> pd.DataFrame:
-    """One line per row: its episode, and for each measure whether it counts against it, null if it does not apply."""
+def _cycle_frame(rows: Sequence[Row], past: Past, totals: Mapping[str, float]) -> pd.DataFrame:
+    """One line per row: its episode, and for each measure whether it counts against it, null if it does not apply.
+
+    A total, which belongs to no row, stands in every line: the mean, which the file's expectations look at, is itself.
+    """
     copies = Counter((row["group_id"], row["completion_hash"]) for row in rows)
     episodes = Counter(row["episode_id"] for row in rows)
+    attempts = Counter(row["trajectory_id"] for row in rows)
     rewards: dict[str, set[float]] = defaultdict(set)
     for row in rows:
         if row["reward"] is not None and not row["quarantine_reasons"]:
@@ -188,14 +156,26 @@ def _cycle_frame(rows: Sequence[Row]) -> pd.DataFrame:
                 "impossible_rewarded_rate": float((row["reward"] or 0.0) > 0.0) if row["impossible"] else possible,
                 "signal_rate": float(bool(row["signals"])) if row["program"] is not None else unsubmitted,
                 "no_signal_rate": float(len(rewards[row["group_id"]]) < 2),
+                "repeated_trajectory_rate": float(
+                    attempts[row["trajectory_id"]] > 1 or row["trajectory_id"] in past.repeated
+                ),
+                "train_eval_overlap_rate": float(row["task_hash"] in past.evaluated),
+                **totals,
             }
         )
-    return pd.DataFrame.from_records(lines, columns=["episode_id", *_MEASURES])
+    return pd.DataFrame.from_records(lines, columns=["episode_id", *(name for name in _declared() if name != _PRESENT)])
+
+
+def _missing_groups(rows: Sequence[Row], groups: Mapping[str, int]) -> Total:
+    there = {row["group_id"] for row in rows if row["reward"] is not None and not row["quarantine_reasons"]}
+    missing = sorted(set(groups) - there)
+    detail = f"{len(missing)} of {len(groups)}: {', '.join(missing)}"[:MAX_DETAIL] if missing else None
+    return Total(len(missing) / max(len(groups), 1), detail)
 
 
 def _detail(finding: Finding, frame: pd.DataFrame, rows: Sequence[Row]) -> str | None:
     """How many rows count against a measure, and which."""
-    if finding.name not in _MEASURES:
+    if finding.name == _PRESENT:
         return None
     against = [row for row, value in zip(rows, frame[finding.name], strict=True) if value == 1.0]
     failures = Counter(row["failure"] for row in against if row["failure"]).most_common(1)

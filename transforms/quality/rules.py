@@ -1,27 +1,53 @@
-"""What one trajectory row must satisfy beyond what a flat column can say.
+"""What one trajectory row must satisfy.
 
 Each rule is a pure function of a row (a dict with the keys of `TRAJECTORIES`, as `pa.Table.to_pylist()` gives it) that
-says what is wrong, or None. The suite turns each into a Great Expectations expectation of the same name. A rule looks
-at one thing and trusts the others to look at theirs, so that a row with one fault has one reason.
+says what is wrong, or None. The suite's file names each in an expectation of its own. A rule looks at one thing and
+trusts the others to look at theirs, so that a row with one fault has one reason. What a flat column alone can say is a
+rule here too: a built-in expectation costs Great Expectations five times as much as one of these.
 """
 
 import hashlib
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
+from transforms.episode import Purpose
 from transforms.grade.outcomes import Outcome, OutcomeClass
 from transforms.lake.schemas import TRAJECTORIES
+from transforms.quality.text import no_secrets_or_host_paths
 
 Row = Mapping[str, Any]
 
 LOGPROB_TOLERANCE = 1e-4
 """Nats by which a log-probability may exceed 0: rounding of a float32 log-softmax."""
 
+_CLASSES = {str(outcome): str(outcome.outcome_class) for outcome in Outcome}
+_PURPOSES = get_args(Purpose)
 _REQUIRED = [column.name for column in TRAJECTORIES if not column.nullable]
 _WITHOUT_TESTS = frozenset({Outcome.NO_SUBMISSION, Outcome.TRUNCATED})
 _CHEATED = frozenset({Outcome.TAMPERED, Outcome.POLICY_VIOLATION})
+
+
+def outcome_in_contract(row: Row) -> str | None:
+    """The outcome is one of ours, with its own class."""
+    outcome, kind = row["outcome"], row["outcome_class"]
+    return None if _CLASSES.get(outcome) == kind else f"outcome {outcome} of class {kind}"
+
+
+def purpose_known(row: Row) -> str | None:
+    """The purpose is one of ours."""
+    return None if row["purpose"] in _PURPOSES else f"purpose {row['purpose']}"
+
+
+def attempt_from_one(row: Row) -> str | None:
+    """Attempts count from 1."""
+    return f"attempt {row['attempt']}" if row["attempt"] is not None and row["attempt"] < 1 else None
+
+
+def sample_from_zero(row: Row) -> str | None:
+    """Samples count from 0."""
+    return f"sample {row['sample']}" if row["sample"] is not None and row["sample"] < 0 else None
 
 
 def required_present(row: Row) -> str | None:
@@ -117,6 +143,15 @@ def prompt_present(row: Row) -> str | None:
     return f"turn {empty[0]} has no prompt tokens" if empty else None
 
 
+def prompt_extends(row: Row) -> str | None:
+    """The prompt of each turn but the first begins with the prompt before it and what was sampled there."""
+    for number, (before, turn) in enumerate(itertools.pairwise(row["turns"] or []), 2):
+        stored = [*before["prompt_token_ids"], *before["token_ids"]]
+        if list(turn["prompt_token_ids"][: len(stored)]) != stored:
+            return f"turn {number} does not extend the {len(stored)} tokens stored before it"
+    return None
+
+
 def answer_last(row: Row) -> str | None:
     """The chat ends with the policy's answer when there is one, and only then."""
     messages = row["messages"] or []
@@ -154,6 +189,19 @@ def tests_named(row: Row) -> str | None:
     return f"test names {names}" if len(set(names)) != len(names) or not all(names) else None
 
 
+def tests_complete(row: Row) -> str | None:
+    """The tests are those of the task, in any order, where there are any.
+
+    `task_cases`, which the stage adds to a row, names the task's cases; null where nobody knows them.
+    """
+    tests, cases = row["tests"] or [], row["task_cases"]
+    if not tests or cases is None or sorted(test["name"] or "" for test in tests) == sorted(cases):
+        return None
+    names = {test["name"] for test in tests}
+    absent, odd = sorted(set(cases) - names), sorted(str(name) for name in names - set(cases))
+    return f"{len(tests)} tests of {len(cases)} cases; missing {absent[:5]}, unknown {odd[:5]}"
+
+
 def outcome_follows_tests(row: Row) -> str | None:
     """A scored outcome is that of the first test that did not pass, `passed` when all did; an attempt without a
     submission has none. One test that shows tampering or broken rules decides, wherever it stands; without such a test
@@ -180,22 +228,29 @@ def _in_unit_range(value: float) -> bool:
     return 0.0 <= value <= 1.0  # NaN compares false
 
 
-RULES: dict[str, tuple[str, Callable[[Row], str | None]]] = {
-    "required_present": ("*", required_present),
-    "reward_null_unless_policy": ("reward", reward_null_unless_policy),
-    "reward_in_range": ("reward", reward_in_range),
-    "components_in_range": ("reward_components", components_in_range),
-    "failure_explained": ("failure", failure_explained),
-    "turn_lengths_equal": ("turns", turn_lengths_equal),
-    "logprobs_valid": ("turns", logprobs_valid),
-    "loss_mask_train_only": ("turns", loss_mask_train_only),
-    "token_counts_match": ("turns", token_counts_match),
-    "prompt_present": ("turns", prompt_present),
-    "answer_last": ("messages", answer_last),
-    "completion_hash_matches": ("completion_hash", completion_hash_matches),
-    "times_ordered": ("steps", times_ordered),
-    "tests_named": ("tests", tests_named),
-    "outcome_follows_tests": ("outcome", outcome_follows_tests),
-    "program_present": ("program", program_present),
+RULES: dict[str, Callable[[Row], str | None]] = {
+    "outcome_in_contract": outcome_in_contract,
+    "purpose_known": purpose_known,
+    "attempt_from_one": attempt_from_one,
+    "sample_from_zero": sample_from_zero,
+    "required_present": required_present,
+    "reward_null_unless_policy": reward_null_unless_policy,
+    "reward_in_range": reward_in_range,
+    "components_in_range": components_in_range,
+    "failure_explained": failure_explained,
+    "turn_lengths_equal": turn_lengths_equal,
+    "logprobs_valid": logprobs_valid,
+    "loss_mask_train_only": loss_mask_train_only,
+    "token_counts_match": token_counts_match,
+    "prompt_present": prompt_present,
+    "prompt_extends": prompt_extends,
+    "answer_last": answer_last,
+    "completion_hash_matches": completion_hash_matches,
+    "times_ordered": times_ordered,
+    "tests_named": tests_named,
+    "tests_complete": tests_complete,
+    "outcome_follows_tests": outcome_follows_tests,
+    "program_present": program_present,
+    "no_secrets_or_host_paths": no_secrets_or_host_paths,
 }
-"""Each rule by name, with the column it looks at first."""
+"""Each rule by name; `suites/trajectories.json` names them so."""

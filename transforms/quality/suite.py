@@ -1,16 +1,16 @@
-"""The row-level expectation suite, and how any suite is run through Great Expectations.
+"""The expectation suites, loaded from their files, and how any suite is run through Great Expectations.
 
 Importing this module costs about three seconds, all of it Great Expectations.
 """
 
+import json
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, get_args
+from typing import Any
 
 import great_expectations as gx
-import great_expectations.expectations as gxe
 import pandas as pd
 from great_expectations.core.batch_definition import BatchDefinition
 from great_expectations.data_context.types.base import (
@@ -18,16 +18,14 @@ from great_expectations.data_context.types.base import (
     InMemoryStoreBackendDefaults,
     ProgressBarsConfig,
 )
-from great_expectations.expectations.expectation import Expectation
 
-from transforms.episode import Purpose
-from transforms.grade.outcomes import Outcome
-from transforms.quality.rules import RULES, Row
+import transforms.quality.expectations  # noqa: F401 - registers the type that the files name
+from transforms.quality.config import SUITES
+from transforms.quality.rules import Row
 
-ROW_SUITE = "trajectory"
-"""Name of the row-level suite."""
+MAX_DETAIL = 2_000
+"""Characters a check's detail may take."""
 
-_FLAT_COLUMNS = ("trajectory_id", "purpose", "sample", "attempt", "outcome", "outcome_class")
 _gx_lock = threading.Lock()  # Great Expectations keeps its context in a global of the process
 
 
@@ -50,60 +48,36 @@ class Finding:
     """What was found in the first of them: Great Expectations hands back 200 at most."""
 
 
-def about(name: str, column: str | None) -> dict[str, object]:
-    """The meta data of an expectation: its name in reasons and checks, and the table's column it is about."""
-    return {"name": name, "column": column}
-
-
 @cache
-def row_suite() -> gx.ExpectationSuite:
-    """What each trajectory row must satisfy: flat columns by built-in expectations, the rest by `RULES`.
+def load_suite(name: str) -> gx.ExpectationSuite:
+    """The suite that the file `suites/<name>.json` declares; its `meta` says its version."""
+    declared = json.loads((SUITES / f"{name}.json").read_text(encoding="utf-8"))
+    return gx.ExpectationSuite(**declared)
 
-    A rule's column of the frame holds what is wrong with the row, and must be null.
+
+def version_of(suite: gx.ExpectationSuite) -> int:
+    """The version that the suite's file declares."""
+    meta: Any = suite.meta
+    return meta["version"]
+
+
+def frame_of(rows: Sequence[Row], columns: Sequence[str]) -> pd.DataFrame:
+    """The rows as Great Expectations reads them: Python values as they are, so that null is None and never NaN."""
+    return pd.DataFrame({name: pd.Series([row[name] for row in rows], dtype=object) for name in columns})
+
+
+def run_suite(
+    suite: gx.ExpectationSuite, frame: pd.DataFrame, parameters: dict[str, float] | None = None
+) -> list[Finding]:
+    """Validate a frame; one finding per expectation, in the suite's order.
+
+    `parameters` are the values of the file's `$PARAMETER`s. Raises SuiteError if an expectation cannot run.
     """
-    flat: list[Expectation] = [
-        gxe.ExpectColumnValuesToBeUnique(column="trajectory_id", meta=about("trajectory_id_unique", "trajectory_id")),
-        gxe.ExpectColumnPairValuesToBeInSet(
-            column_A="outcome",
-            column_B="outcome_class",
-            value_pairs_set=[(str(outcome), str(outcome.outcome_class)) for outcome in Outcome],
-            meta=about("outcome_in_contract", "outcome"),
-        ),
-        gxe.ExpectColumnValuesToBeInSet(
-            column="purpose", value_set=list(get_args(Purpose)), meta=about("purpose_known", "purpose")
-        ),
-        gxe.ExpectColumnValuesToBeBetween(column="attempt", min_value=1, meta=about("attempt_from_one", "attempt")),
-        gxe.ExpectColumnValuesToBeBetween(column="sample", min_value=0, meta=about("sample_from_zero", "sample")),
-    ]
-    ruled = [
-        gxe.ExpectColumnValuesToBeNull(column=name, meta=about(name, column)) for name, (column, _) in RULES.items()
-    ]
-    return gx.ExpectationSuite(name=ROW_SUITE, expectations=[*flat, *ruled])
-
-
-def row_frame(rows: Sequence[Row]) -> pd.DataFrame:
-    """One line per row: the flat columns as they are, and for each rule what it says is wrong, or None.
-
-    Raises SuiteError when a rule cannot read a row.
-    """
-    columns: dict[str, list[object]] = {name: [row[name] for row in rows] for name in _FLAT_COLUMNS}
-    for name, (_, rule) in RULES.items():
-        told = columns[name] = []
-        for row in rows:
-            try:
-                told.append(rule(row))
-            except (TypeError, KeyError, ValueError, AttributeError) as error:
-                raise SuiteError(
-                    f"rule {name} cannot read trajectory {row['trajectory_id']}: {type(error).__name__}: {error}"
-                ) from error
-    return pd.DataFrame(columns, dtype=object)
-
-
-def run_suite(suite: gx.ExpectationSuite, frame: pd.DataFrame) -> list[Finding]:
-    """Validate a frame; one finding per expectation, in the suite's order. Raises SuiteError if one cannot run."""
     with _gx_lock:
         batch = _batch_definition().get_batch({"dataframe": frame})
-        validated: Any = batch.validate(suite, result_format={"result_format": "COMPLETE"})
+        validated: Any = batch.validate(
+            suite, result_format={"result_format": "COMPLETE"}, expectation_parameters=parameters
+        )
     found = {result.expectation_config.meta["name"]: result for result in validated.results}
     expectations: list[Any] = suite.expectations
     return [_finding(expectation.meta["name"], found) for expectation in expectations]

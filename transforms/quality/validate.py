@@ -1,21 +1,26 @@
 """Hold every row against the expectation suite. Nothing is dropped: a row that breaks something carries its reasons."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import apache_beam as beam
+import pandas as pd
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
+from transforms.lake.schemas import TRAJECTORIES
 from transforms.quality.rules import Row
-from transforms.quality.suite import ROW_SUITE, Finding, row_frame, row_suite, run_suite
+from transforms.quality.suite import MAX_DETAIL, Finding, frame_of, load_suite, run_suite, version_of
+
+ROW_SUITE = "trajectories"
+"""Name of the row-level suite."""
+
+Cases = Mapping[str, Sequence[str]]
+"""Names of the cases of each task, by the hash of its content."""
 
 BATCH_ROWS = 1_000
 """Rows validated at once: Great Expectations takes about as long for one row as for a thousand."""
-
-MAX_DETAIL = 2_000
-"""Characters a check's detail may take."""
 
 
 class Validate(beam.PTransform):
@@ -28,21 +33,23 @@ class Validate(beam.PTransform):
           what `trajectory_id` is unique in. Safe to retry. Fails with SuiteError if an expectation cannot run.
     """
 
-    def __init__(self, *, run_id: str, cycle: int, chunk: int) -> None:
+    def __init__(self, *, run_id: str, cycle: int, chunk: int, cases: Cases) -> None:
         super().__init__()
+        self.cases = cases
         self.run_id = run_id
         self.cycle = cycle
         self.chunk = chunk
 
     def expand(self, rows: beam.PCollection[dict[str, Any]]) -> Any:
         """Build the stage; the result has the collections `rows` and `checks`."""
-        validate = _ValidateFn(self.run_id, self.cycle, self.chunk)
+        validate = _ValidateFn(self.run_id, self.cycle, self.chunk, self.cases)
         return rows | "Batches" >> beam.ParDo(validate).with_outputs("checks", main="rows")
 
 
 class _ValidateFn(beam.DoFn):
-    def __init__(self, run_id: str, cycle: int, chunk: int) -> None:
+    def __init__(self, run_id: str, cycle: int, chunk: int, cases: Cases) -> None:
         self.place = (run_id, cycle, chunk)
+        self.cases = cases
 
     def start_bundle(self) -> None:
         self.batch: list[dict[str, Any]] = []
@@ -53,7 +60,7 @@ class _ValidateFn(beam.DoFn):
             yield from self.finish_bundle()
 
     def finish_bundle(self) -> Iterator[Any]:
-        rows, checks = validate_rows(self.batch, *self.place)
+        rows, checks = validate_rows(self.batch, *self.place, self.cases)
         self.batch = []
         for row in rows:
             yield _in_global_window(row)
@@ -66,17 +73,20 @@ def _in_global_window(value: dict[str, Any]) -> WindowedValue:
 
 
 def validate_rows(
-    rows: Sequence[Row], run_id: str, cycle: int, chunk: int
+    rows: Sequence[Row], run_id: str, cycle: int, chunk: int, cases: Cases
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Copies of the rows with `quarantine_reasons` set anew, and one row of the checks table per expectation.
 
-    Reasons are expectation names, in the suite's order. Raises SuiteError if an expectation cannot run.
+    Reasons are expectation names, in the suite's order. Tests are held against `cases`, where their task is in it.
+    Raises SuiteError if an expectation cannot run.
     """
     if not rows:
         return [], []
     reasons: list[list[str]] = [[] for _ in rows]
     checks = []
-    for finding in run_suite(row_suite(), row_frame(rows)):
+    frame = frame_of(rows, TRAJECTORIES.names)
+    frame["task_cases"] = pd.Series([cases.get(row["task_hash"]) for row in rows], dtype=object)
+    for finding in run_suite(load_suite(ROW_SUITE), frame):
         for position in finding.broken:
             reasons[position].append(finding.name)
         checks.append(_check(finding, rows, run_id, cycle, chunk))
@@ -100,4 +110,6 @@ def _check(finding: Finding, rows: Sequence[Row], run_id: str, cycle: int, chunk
         "rows": len(rows),
         "detail": detail[:MAX_DETAIL] or None,
         "checked_at": datetime.now(UTC),
+        "suite_version": version_of(load_suite(ROW_SUITE)),
+        "severity": None,
     }

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
-from sandboxes.protocol import FilesRefused, SandboxProvider, SandboxRequest, Usage
+from sandboxes.protocol import FilesRefused, SandboxProvider, SandboxRequest, Snapshot, Usage
 from transforms.episode import CaseReport, CaseResult, together
 from transforms.grade.outcomes import Outcome
 from transforms.sources.kinds.files import Artifact, Case, Files
@@ -25,6 +25,7 @@ async def run_files(sandbox: SandboxProvider, check: Files, program: str, reques
     compiled = await compile_program(sandbox, language, program, request)
     usages = [] if compiled.usage is None else [compiled.usage]
     results: list[CaseResult] = []
+    left: Snapshot | None = None  # in the first case that failed, else in the last one
     for case in check.cases:
         broken = Counter(result.outcome for result in results if result.outcome.endswith("_limit"))
         spent = next((outcome for outcome, times in broken.items() if times >= _STRIKES), None)
@@ -33,18 +34,20 @@ async def run_files(sandbox: SandboxProvider, check: Files, program: str, reques
         elif spent is not None:
             results.append(CaseResult.of(case, spent, f"not run: the limit was broken {_STRIKES} times before"))
         else:
-            result, usage = await _run(sandbox, language, compiled, case, request)
+            result, usage, snapshot = await _run(sandbox, language, compiled, case, request)
+            if all(before.outcome is Outcome.PASSED for before in results):
+                left = snapshot
             results.append(result)
             usages.append(usage)
     if any(result.outcome is not Outcome.PASSED for result in results):
         await require_toolchain(sandbox, language, request)
     usage = together(usages, output_bytes=request.limits.output_kib * 1024)
-    return CaseReport(tuple(results), usage, compiled.message)
+    return CaseReport(tuple(results), usage, compiled.message, workspace=left)
 
 
 async def _run(
     provider: SandboxProvider, language: Language, compiled: Compiled, case: Case, request: SandboxRequest
-) -> tuple[CaseResult, Usage]:
+) -> tuple[CaseResult, Usage, Snapshot | None]:
     request = run_request(language, compiled, request)
     request = replace(
         request,
@@ -55,16 +58,16 @@ async def _run(
         run = await run_program(
             box, language, request.limits, argv=case.argv, stdin=case.stdin.encode(), environment={}
         )
-        seconds, outcome = run.result.wall_s, run.failure(case.exit_code)
+        seconds, outcome, snapshot = run.result.wall_s, run.failure(case.exit_code), None
         if outcome is not None:
             result = CaseResult.of(case, outcome, run.message, seconds, location=run.location)
         else:
             try:
-                _, entries = await at_rest(box)
+                snapshot, entries = await at_rest(box)
                 result = _judged(case, entries, seconds)
             except FilesRefused as error:
                 result = CaseResult.of(case, Outcome.POLICY_VIOLATION, str(error), seconds)
-        return result, await box.destroy()
+        return result, await box.destroy(), snapshot
 
 
 def _judged(case: Case, entries: Entries, seconds: float) -> CaseResult:

@@ -30,14 +30,17 @@ from sandboxes.protocol import (
     ProvisionFailed,
     SandboxProvider,
     SandboxRequest,
+    Snapshot,
     Usage,
 )
 from transforms.episode import CaseReport, CaseResult, together
 from transforms.grade.outcomes import Outcome
 from transforms.sources.kinds.repository import Case, Repository, Twin
+from transforms.sources.kinds.trees import Item
 from transforms.sources.repository import matches
 from transforms.sources.task import TaskBroken
 from transforms.sources.twins import altered, make_twins, units
+from transforms.verify.artifacts import workspace
 from transforms.verify.compile import ToolchainMissing, another_image
 from transforms.verify.patch import PatchError, PathRefused, apply_patch, is_patch, parse_patch, tree_with
 from transforms.verify.report import Told, read_report
@@ -105,12 +108,12 @@ class _Judge:
     def waiting(self) -> list[Case]:
         return [case for case in self.check.cases if case.name in self.standing]
 
-    def report(self, usage: Usage, note: str | None) -> CaseReport:
+    def report(self, usage: Usage, note: str | None, left: Snapshot | None = None) -> CaseReport:
         results = (
             self.settled.get(case.name) or CaseResult.of(case, Outcome.PASSED, "", self.standing[case.name])
             for case in self.check.cases
         )
-        return CaseReport(tuple(results), usage, note)
+        return CaseReport(tuple(results), usage, note, workspace=left)
 
 
 async def run_repository(
@@ -131,7 +134,8 @@ async def run_repository(
         return judge.report(_NOTHING_USED, str(error))
     usages = [usage async for usage in _rounds(sandbox, judge, built, request)]
     note = f"left out: {', '.join(built.left_out)}" if built.left_out else None
-    return judge.report(together(usages, output_bytes=request.limits.output_kib * 1024), note)
+    left = workspace({path: Item(text.encode("utf-8", "replace")) for path, text in built.files.items()})
+    return judge.report(together(usages, output_bytes=request.limits.output_kib * 1024), note, left)
 
 
 def build(check: Repository, program: str) -> Built:

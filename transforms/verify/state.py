@@ -56,9 +56,11 @@ async def run_state(sandbox: SandboxProvider, check: State, program: str, reques
     language = LANGUAGES[check.language]
     compiled = await compile_program(sandbox, language, program, request)
     usages = [] if compiled.usage is None else [compiled.usage]
+    snapshot = None
     if (why := compiled.refusal) is None:
         left, usage = await _configured(sandbox, language, check, compiled, request)
         usages.append(usage)
+        snapshot = left.snapshot
         if left.run.failure(0) is not None:
             await require_toolchain(sandbox, language, request)
         results, more = await _probed(sandbox, check.cases, left, request)
@@ -67,7 +69,7 @@ async def run_state(sandbox: SandboxProvider, check: State, program: str, reques
         await require_toolchain(sandbox, language, request)
         results = [CaseResult.of(case, why.outcome, why.message, location=why.location) for case in check.cases]
     usage = together(usages, output_bytes=request.limits.output_kib * 1024)
-    return CaseReport(tuple(results), usage, compiled.message)
+    return CaseReport(tuple(results), usage, compiled.message, workspace=snapshot)
 
 
 @dataclass(frozen=True, slots=True)

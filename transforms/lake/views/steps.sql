@@ -8,6 +8,7 @@ SELECT
     s['action'] AS action,
     s['observation'] AS observation,
     s['workspace_digest'] AS workspace_digest,
+    s['output_digest'] AS output_digest,
     s['wall_s'] AS wall_s,
     s['cpu_s'] AS cpu_s,
     s['peak_memory_bytes'] AS peak_memory_bytes,
