@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -119,7 +119,7 @@ def _damage(dice: random.Random, folder: Path, work: list[Work]) -> str:
 
 
 @contextmanager
-def _reader(folder: Path, work: list[Work]) -> Iterator[None]:
+def _reader(folder: Path, work: list[Work]) -> Generator[None]:
     """Somebody who reads all the time must see whole commits only, and never fewer than before."""
     stop, wrong = threading.Event(), []
 
