@@ -16,6 +16,7 @@ from pipelines.files_cli import files_app
 from pipelines.grade_cli import grade
 from pipelines.home_options import Home
 from pipelines.lake_cli import lake_app, migrate
+from pipelines.report_cli import report_app
 from pipelines.sandbox_cli import sandbox_app
 from pipelines.tasks_cli import tasks_app
 
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(sandbox_app, name="sandbox")
 app.add_typer(lake_app, name="lake")
+app.add_typer(report_app, name="report")
 app.add_typer(files_app, name="files")
 for command in (sql, show, tables, migrate, grade):
     app.command()(command)

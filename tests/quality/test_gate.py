@@ -269,6 +269,14 @@ def test_a_group_without_a_reward_to_train_on_is_missing():
     assert (found["observed"], found["detail"]) == (0.5, "1 of 2: run-1/1/train/task-0")
 
 
+def test_an_id_that_the_run_has_twice_counts_although_this_cycle_has_it_once():
+    rows = cycle()
+    past = Past(repeated=frozenset({rows[3]["trajectory_id"], "of another cycle"}))
+    found = checks(rows, past=past)["repeated_trajectory_rate"]
+    assert (found["observed"], found["success"]) == (0.05, False)  # 1 of 20
+    assert found["detail"] == f"1 of 20: {rows[3]['trajectory_id']}"
+
+
 def test_the_past_is_read_from_the_tables(tmp_path):
     lake = Lake(tmp_path)
     rows = [

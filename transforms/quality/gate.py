@@ -3,21 +3,16 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any
 
 import pandas as pd
 
 from transforms.grade.outcomes import OutcomeClass
-from transforms.lake.sql import literal
 from transforms.quality.config import QualitySpec
 from transforms.quality.past import Past, Total, length_drift, reward_drift
+from transforms.quality.queries import GATE_SUITE, gate_measures, query_behind
 from transforms.quality.rules import Row
 from transforms.quality.suite import MAX_DETAIL, Finding, load_suite, run_suite, version_of
-from transforms.quality.tables import table_query
-
-GATE_SUITE = "cycle"
-"""Name of the batch-level suite, whose file says what each measure is about."""
 
 _PRESENT = "episodes_present"
 
@@ -38,7 +33,8 @@ def check_cycle(
     """
     counted = [row for row in rows if row["purpose"] == "train" and row["final"]]
     limits = {
-        meta["name"]: float(getattr(spec, meta["setting"])) if meta["setting"] else 0.0 for meta in _declared().values()
+        meta["name"]: float(getattr(spec, meta["setting"])) if meta["setting"] else 0.0
+        for meta in gate_measures().values()
     }
     limits[_PRESENT] = float(sum(groups.values()))
     totals = {
@@ -71,13 +67,6 @@ def check_cycle(
     ]
 
 
-@cache
-def _declared() -> dict[str, dict[str, Any]]:
-    """What the gate's file says of each expectation: its setting, and the query behind its value."""
-    expectations: list[Any] = load_suite(GATE_SUITE).expectations
-    return {expectation.meta["name"]: expectation.meta for expectation in expectations}
-
-
 def raise_on_breach(checks: Sequence[Row]) -> None:
     """Raise QualityStop if a batch-level check of severity `stop` did not hold, with all that did not: each value, its
     limit and the query behind it."""
@@ -99,28 +88,15 @@ def _broken(check: Row) -> bool:
 
 
 def _told(check: Row) -> str:
-    setting = _declared().get(check["expectation"], {}).get("setting")
+    setting = gate_measures().get(check["expectation"], {}).get("setting")
     value = "nothing to measure" if check["observed"] is None else f"{check['observed']:.6g}"
     source = f" (quality.{setting})" if setting else ""
     detail = check["detail"] or ""
     why = detail.partition("most often: ")[2].partition("; ")[0]
     lines = [f"  {check['expectation']}: {value}, limit {check['limit']:.6g}{source}"]
     lines += [f"    most often: {why}"] * bool(why)
-    lines += [f"    {detail[:300]}"] * (check["expectation"] not in _declared())
-    return "\n".join([*lines, f'    headrace sql "{_query(check)}"'])
-
-
-def _query(check: Row) -> str:
-    run, cycle = literal(check["run_id"]), check["cycle"]
-    if check["suite"] != GATE_SUITE:
-        return table_query(check["suite"], run, cycle)
-    measure = _declared()[check["expectation"]]
-    if measure.get("across") == "all":
-        where = f"run_id = {run}"
-    else:
-        where = f"run_id = {run} AND cycle {'<=' if measure.get('across') else '='} {cycle}"
-        where += " AND purpose = 'train' AND final"
-    return f"SELECT {measure['select']} FROM trajectories WHERE {where} {measure['where'].replace('{run}', run)}"
+    lines += [f"    {detail[:300]}"] * (check["expectation"] not in gate_measures())
+    return "\n".join([*lines, f'    headrace sql "{query_behind(check)}"'])
 
 
 def _cycle_frame(rows: Sequence[Row], past: Past, totals: Mapping[str, float]) -> pd.DataFrame:
@@ -163,7 +139,9 @@ def _cycle_frame(rows: Sequence[Row], past: Past, totals: Mapping[str, float]) -
                 **totals,
             }
         )
-    return pd.DataFrame.from_records(lines, columns=["episode_id", *(name for name in _declared() if name != _PRESENT)])
+    return pd.DataFrame.from_records(
+        lines, columns=["episode_id", *(name for name in gate_measures() if name != _PRESENT)]
+    )
 
 
 def _missing_groups(rows: Sequence[Row], groups: Mapping[str, int]) -> Total:

@@ -8,23 +8,9 @@ from transforms.lake.schemas import TABLES
 from transforms.lake.sql import literal, query
 from transforms.lake.storage import Place
 from transforms.quality.config import QualitySpec
+from transforms.quality.queries import QUERIES, table_query
 from transforms.quality.rules import Row
 from transforms.quality.suite import MAX_DETAIL, frame_of, load_suite, run_suite, version_of
-
-_ASKED = "(SELECT {column} FROM trajectories WHERE run_id = {run} AND cycle = {cycle})"
-_QUERIES = {
-    "policies": "SELECT * FROM policies WHERE run_id = {run} ORDER BY policy_version",
-    "checks": "SELECT * FROM checks WHERE run_id = {run} AND cycle = {cycle} AND level = 'row'",
-    "runs": "SELECT * FROM runs WHERE run_id = {run}",
-    "events": "SELECT * FROM events WHERE run_id = {run} ORDER BY at",
-    "images": "SELECT * FROM images WHERE digest IN " + _ASKED.replace("{column}", "image_digest"),
-    "tasks": "SELECT * FROM tasks WHERE task_hash IN " + _ASKED.replace("{column}", "task_hash"),
-}
-
-
-def table_query(suite: str, run: str, cycle: int) -> str:
-    """The query for the rows that a suite looks at; `run` is the run's id as an SQL string."""
-    return _QUERIES["policies" if suite == "optimizer_steps" else suite].format(run=run, cycle=cycle)
 
 
 def check_tables(home: Place, spec: QualitySpec, run_id: str, cycle: int) -> list[dict[str, Any]]:
@@ -33,7 +19,7 @@ def check_tables(home: Place, spec: QualitySpec, run_id: str, cycle: int) -> lis
     A table without rows is not looked at. Raises SuiteError, QueryError, TableTooNew, TableTooOld, StoreFailed.
     """
     found: dict[str, list[dict[str, Any]]] = {
-        table: query(home, table_query(table, literal(run_id), cycle)).to_pylist() for table in _QUERIES
+        table: query(home, table_query(table, literal(run_id), cycle)).to_pylist() for table in QUERIES
     }
     # A step is a row of its own here: Great Expectations looks at columns.
     found["optimizer_steps"] = [step for policy in found["policies"] for step in policy["optimizer_steps"] or []]
