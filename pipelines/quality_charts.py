@@ -25,7 +25,7 @@ def trend(measure: Row, runs: Sequence[str]) -> Markup:
         mine = [point for point in points if point["run_id"] == run]
         parts.append(axes.line(mine, "observed", place))
         for point in mine:
-            told = f"{run}, cycle {point['cycle']}: {point['observed']:.4g}, limit {point['limit']:.4g}"
+            told = f"{run}, cycle {point['cycle']}: {point['observed']:.4g}, limit {point['limit'] or 0:.4g}"
             parts.append(axes.dot(point["cycle"], point["observed"], place, told, broken=not point["success"]))
     return axes.svg(parts, f"{measure['expectation']} over cycles")
 

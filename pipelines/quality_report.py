@@ -32,8 +32,10 @@ def collect(home: Place, runs: Sequence[str]) -> Row:
     checks = _newest_checks(home, here)
     last: dict[str, int] = {}
     for check in checks:
+        if check["level"] != "batch":  # rows of a cycle that has not been through the gate yet
+            continue
         last[check["run_id"]] = max(check["cycle"], last.get(check["run_id"], 0))
-    newest = [check for check in checks if check["cycle"] == last[check["run_id"]] and check["level"] == "batch"]
+    newest = [check for check in checks if check["level"] == "batch" and check["cycle"] == last[check["run_id"]]]
     attention = sorted(
         (check for check in newest if not check["success"]), key=lambda check: check["severity"] == "warn"
     )

@@ -111,6 +111,13 @@ def test_the_newest_verdict_of_the_newest_cycle_counts(home: Path):
     assert (alone["verdict"], headline(alone)) == ("fine", "All 1 checks of the newest cycle hold.")
 
 
+def test_a_broken_check_stays_while_the_next_cycle_is_on_its_way(home: Path):
+    rows_only = {**checked("a", 3, "times_ordered", 0.0, 0.0), "level": "row", "chunk": 9, "severity": None}
+    Lake(home).append("checks", [rows_only], app_id="next", version=1)
+    report = collect(home, ["a"])
+    assert (report["verdict"], len(report["attention"])) == ("stop", 2)
+
+
 def test_numbers_are_those_of_the_rows(home: Path):
     report = collect(home, ["a"])
     assert [(r["cycle"], r["scored"], r["mean_reward"]) for r in report["rewards"]] == [(1, 8, 5 / 8), (2, 12, 7 / 12)]
